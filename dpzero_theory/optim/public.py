@@ -217,9 +217,10 @@ class Public:
         """Make a short run on the public records with the numbers `rows`, all in each step, with the noise of the
         averages that `plan` releases and a step size that falls evenly from `first` to 0.
 
-        Returns the mean of the losses of other public records at its end, infinity if it diverges; and a factor for
-        `first` in the next try. If the releases show clearly that the run hardly moved or diverged, the factor is the
-        loss at its start over how far they say that the loss fell, from 1/1000 to 1000; else 1.
+        Returns a mean over other public records at its end, infinity if it diverges: of l/(l + L), where l is a
+        record's loss and L the mean loss at the start, or of l if L is negative. And a factor for `first` in the next
+        try. If the releases show clearly that the run hardly moved or diverged, the factor is L over how far they say
+        that the loss fell, from 1/1000 to 1000; else 1.
         """
         release = plan.release.with_noise(plan.noise_multiplier * len(rows) / plan.expected_batch)
         falling = Falling(first, plan.steps)
@@ -239,9 +240,9 @@ class Public:
         return loss, min(max(self._loss / found.descent, 1e-3), 1e3) if wrong else 1.0
 
     def _mean(self, losses: Array) -> float:
-        # The mean of l/(l + L), with L the mean loss at the start; or of the losses l if L is negative
-        # A short run learns few records by heart and is too sure of others: that doubles the mean cross-entropy of a
-        # run with the best step size, but hardly changes how many answers are right
+        # The mean of l/(l + L), with L the mean loss at the start; or of the losses l if L is negative. A short run
+        # learns few records by heart and is too sure of others: that doubles the mean cross-entropy of a run with the best
+        # step size, but hardly changes how many answers are right.
         bounded = np.maximum(losses, 0.0)
         return float((bounded / (bounded + self._loss) if self._loss > 0 else losses).mean())
 

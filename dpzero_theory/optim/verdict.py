@@ -111,7 +111,7 @@ class Descent:
 
     def _chance(self, descent: float) -> float:
         # How far noise lifts the estimate of a true descent at most, in all steps of the run but for the probability
-        # _CHANCE
+        # `_CHANCE`.
         # For Gaussian e, a = alpha s^2/K and t < 1/(2 a): log E exp(t (alpha/K) ((h + e)^2 - s^2)) is at most
         # t (alpha/K) h^2 + t^2 (a^2 + 2 a (alpha/K) h^2)/(1 - 2 a t). Its sum is that of a sub-gamma variable, whose
         # tail is Bernstein's; the steps share the chance. For Laplace noise below its tail this is Bernstein's bound.

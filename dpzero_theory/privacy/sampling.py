@@ -303,10 +303,11 @@ class TruncatedPoisson(Poisson):
         return check.real("sample_rate", sample_rate, above=0, below=1)
 
     def _chances(self) -> tuple[float, float, float, float]:
-        """Bounds on probabilities about one given record and one batch, which is called full if `largest` or more other
-        records are drawn. Returned are upper bounds on the probability that the batch is full, that it is not, and that
-        it uses the record (draws it and does not leave it out) given that it is full; and a lower bound on the
-        probability that it uses the record, full or not."""
+        """Bounds on probabilities about one given record and one batch, from which records are left out at random if
+        more than `largest` are drawn. The batch is called full if `largest` or more other records are drawn. Returned
+        are upper bounds on the probability that it is full, that it is not, and that it uses the record (draws it and
+        does not leave it out) given that it is full; and a lower bound on the probability that it uses the record, full
+        or not."""
         q, largest, n = self.sample_rate, self.largest, self.n
         if largest >= n:
             return 0.0, 1.0, q, q

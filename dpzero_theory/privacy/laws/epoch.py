@@ -255,10 +255,10 @@ def _one_step(mesh: _Mesh, reach: float) -> tuple[_Levels, float]:
 
 @lru_cache(maxsize=64)
 def _summed(mesh: _Mesh, reach: float) -> tuple[_Levels, float]:
-    """A law that stands in for that of the sum over the steps of `mesh` of Y = e^((2x - 1)/(2 s^2)), with x from N(0,
+    """A law that stands in for that of the sum over a number of steps of Y = e^((2x - 1)/(2 s^2)), with x from N(0,
     s^2) in each step, in upper bounds: means of convex functions are at least as large under it, if outputs above 1 +
-    `reach` s count as equal to that. And a bound on the relative errors of its weights. Outputs below -`reach` s are
-    not told apart."""
+    `reach` s count as equal to that. And a bound on the relative errors of its weights. `mesh` has the number of steps,
+    s and the widths of cells; outputs below -`reach` s are not told apart."""
     steps = mesh.steps
     if steps == 1:
         return _one_step(mesh, reach)
@@ -271,8 +271,8 @@ def _summed(mesh: _Mesh, reach: float) -> tuple[_Levels, float]:
 class _Grid:
     """The grid of sums over `steps` steps of V = Y - a Y', where Y = e^((2x - 1)/(2 s^2)) and Y' = e^((-2x - 1)/(2
     s^2)) are the density ratios of a step's output x for the record's two values, and `s` is the noise multiplier. It
-    serves to bound the mean of max(sum - `threshold`, 0), the divergence at the ratio `a` >= 1. A cell is `ratio`
-    standard deviations of V wide, or less."""
+    serves to bound the mean of max(sum - `threshold`, 0), from which the largest P(E) - a Q(E) over events E follows,
+    for `a` >= 1. A cell is `ratio` standard deviations of V wide, or less."""
 
     def __init__(self, s: float, a: float, steps: int, threshold: float, ratio: float) -> None:
         self.s, self.a, self.steps = s, a, steps

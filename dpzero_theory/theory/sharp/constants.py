@@ -319,7 +319,7 @@ def _signs(c: Array, d: int, r: float, k: int, layer_rank: float | None, rank: f
         d: the dimension.
         r: the effective rank.
         k: K, the number of directions in a step.
-        layer_rank: the problem's `Problem.layer_rank`, or None.
+        layer_rank: what is assumed of the Hessian's blocks by weight matrix (`Problem.layer_rank`); None for nothing.
         rank: rho, the number of products in a direction of low rank; infinite for random signs.
     """
     second = 1 + 2 / rank  # Fourth moments of a direction are at most this number times those of a Gaussian one.

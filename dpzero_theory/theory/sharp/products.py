@@ -62,9 +62,9 @@ def _on_grid(rank: int, step: float) -> Array:
 @lru_cache(maxsize=16)
 def _sums(k: int, rank: int) -> tuple[Array, list[Array]]:
     """Return (v, tails) for the root v of the mean of K = `k` independent products X Z^2, X ~ chi^2_rho/rho with rho =
-    `rank` and Z ~ N(0, 1), each moved to its neighbours on a grid so that bounds stay bounds. `v` has the root's
-    values, ascending. `tails` has an array for each m = 0, ..., 4: entry j is E[v^m 1{v >= value j}], and one more
-    entry, 0, is for beyond the last value."""
+    `rank` and Z ~ N(0, 1), each moved to its two neighbours on a grid, so that means of convex functions can only grow.
+    `v` has the root's values, ascending. `tails` has an array for each m = 0, ..., 4: entry j is E[v^m 1{v >= value
+    j}], and one more entry, 0, is for beyond the last value."""
     step = _STEP if k <= 256 else _COARSE
     one = _on_grid(rank, step)
     if k == 1:
