@@ -241,8 +241,8 @@ class Public:
 
     def _mean(self, losses: Array) -> float:
         # The mean of l/(l + L), with L the mean loss at the start; or of the losses l if L is negative. A short run
-        # learns few records by heart and is too sure of others: that doubles the mean cross-entropy of a run with the best
-        # step size, but hardly changes how many answers are right.
+        # learns few records by heart and is too sure of others: that doubles the mean cross-entropy of a run with the
+        # best step size, but hardly changes how many answers are right.
         bounded = np.maximum(losses, 0.0)
         return float((bounded / (bounded + self._loss) if self._loss > 0 else losses).mean())
 
