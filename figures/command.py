@@ -20,7 +20,7 @@ class Main(Protocol):
 def command(
     module: str,
     text: str,
-    draw: Callable[..., Figure],
+    draw: Callable[..., Figure | dict[str, Figure]],
     name: str,
     *,
     rows: Path | str = RESULTS,
@@ -31,9 +31,9 @@ def command(
     them, saves NAME.png, and returns the exit status 0.
 
     module, text: the command's name and its help text. draw: a function from the tables of rows, in the order of
-    `tables`, to the figure. name: NAME of the files. rows: the default of the flag `--rows`, the folder of the rows.
-    tables: the folders below it that are read; if there are none, it holds the rows itself. out: the default of the
-    flag `--out`, the folder of the picture.
+    `tables`, to the figure, or to several by their names. name: NAME of the file of one figure. rows: the default of
+    the flag `--rows`, the folder of the rows. tables: the folders below it that are read; if there are none, it holds
+    the rows itself. out: the default of the flag `--out`, the folder of the picture.
     """
 
     def parser() -> Parser:
@@ -49,7 +49,9 @@ def command(
         with own.refusals("--rows"):
             found = [read_rows(options.rows / table) for table in tables] if tables else [read_rows(options.rows)]
         use_style()
-        save(draw(*found), name, options.out)
+        drawn = draw(*found)
+        for of, figure in (drawn if isinstance(drawn, dict) else {name: drawn}).items():
+            save(figure, of, options.out)
         return 0
 
     return parser, main

@@ -8,7 +8,7 @@ the iterates, open ones the last iterate.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -17,9 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from benchmarks.kit.rows import RESULTS, read_rows
-from dpzero_theory.cli import Parser, input_folder, output_folder
-from figures.style import CAP, FIGURES, PAGE, RING, label_panels, log_ticks, save, series, use_style
+from figures.command import command
+from figures.style import CAP, PAGE, RING, label_panels, log_ticks, series
 
 METHODS = {"dpzero": "DPZero", "dpgd-0th": "DPGD-0th", "dpgd": "DP-GD"}
 LOOKS = dict(zip(METHODS, (series(0), series(1), series(2)), strict=True))
@@ -205,29 +204,18 @@ def draw_rank(selected: pd.DataFrame) -> Figure:
     return figure
 
 
-def _parser() -> Parser:
-    parser = Parser("figures.synthetic", __doc__)
-    parser.add_argument("--rows", type=input_folder(), default=RESULTS, help="folder of the rows' folders")
-    parser.add_argument("--out", type=output_folder, default=str(FIGURES))
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Draw the figures from the rows that the command line names, by default those in benchmarks/results. Returns the
-    exit status."""
-    parser = _parser()
-    options = parser.parse_args(argv)
-    with parser.refusals("--rows"):
-        selected, slopes = read_rows(options.rows / "selection"), read_rows(options.rows / "slopes")
-    use_style()
+def draw(selected: pd.DataFrame, slopes: pd.DataFrame) -> dict[str, Figure]:
+    """Return the figures by name, from the rows in the folders selection and slopes."""
     paper = selected[selected["sweep"] == "synthetic"]
     limit = at_infinity(selected[selected["sweep"] == "limit"])
-    told = r"DPZero's $x_\tau$, $T \to \infty$"
-    save(draw_best(paper, limit, told), "synthetic_gradient", options.out)
-    save(draw_slopes(slopes[slopes["sweep"] == "synthetic"]), "synthetic_slopes", options.out)
-    save(draw_rank(selected), "rank", options.out)
-    return 0
+    return {
+        "synthetic_gradient": draw_best(paper, limit, r"DPZero's $x_\tau$, $T \to \infty$"),
+        "synthetic_slopes": draw_slopes(slopes[slopes["sweep"] == "synthetic"]),
+        "rank": draw_rank(selected),
+    }
 
+
+_parser, main = command("figures.synthetic", __doc__, draw, "", tables=("selection", "slopes"))
 
 if __name__ == "__main__":
     sys.exit(main())
