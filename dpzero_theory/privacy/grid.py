@@ -508,9 +508,13 @@ def delta_bounds(
         def bounds(points: int, curve: _Class, needed: Ends) -> Bounds:
             nonlocal guess
             guess = guess or _guess(parts, epsilon)
-            found = _at(_refined(parts, guess, points, wanted), epsilon, lower_epsilon, guess, points, curve, needed)
-            if near is None:
-                guess = max(min(guess, found.upper), LEAST_DELTA)
+            found, last = Bounds(0.0, 0.0), math.inf
+            # What is left out by a much too large guess would count more than delta, so a smaller one follows.
+            while found.upper < 1e-4 * last and guess < last:
+                last, laws = guess, _refined(parts, guess, points, wanted)
+                found = _at(laws, epsilon, lower_epsilon, guess, points, curve, needed)
+                if near is None:
+                    guess = max(min(guess, found.upper), LEAST_DELTA)
             return found
 
         return bounds

@@ -53,9 +53,9 @@ _LEAST_WEIGHT = 1e-200  # weights and density ratios of a sum below this count a
 _DROPPED, _LOST = 1e-270, 1e-150
 """Smaller weights of sums are dropped, which also spares slow arithmetic, and a bound on what all of them amount to
 under P and under Q."""
-_FEW_POINTS, _POINTS, _MANY_POINTS = 2**12, 2200, 2**16
+_FEW_POINTS, _POINTS, _MANY_POINTS = 2**12, 3000, 2**16
 """From below: the fewest grid points for the sum of an epoch's losses; their number over the square root of the number
-of steps, of which cells lose (22/2200)^2/12 of the variance; and the most points."""
+of steps, of which cells lose (22/3000)^2/12 of the variance; and the most points."""
 _EVENTS = expit(np.linspace(-80.0, 30.0, 2000))
 """The probabilities under P of the events {sum above a level} that are used."""
 _FARTHEST_OF_GRID = 11.0
