@@ -510,7 +510,7 @@ def delta_bounds(
             guess = guess or _guess(parts, epsilon)
             found, last = Bounds(0.0, 0.0), math.inf
             # What is left out by a much too large guess would count more than delta, so a smaller one follows.
-            while found.upper < 1e-4 * last and guess < last:
+            while found.upper < 1e-2 * last and guess < last:
                 last, laws = guess, _refined(parts, guess, points, wanted)
                 found = _at(laws, epsilon, lower_epsilon, guess, points, curve, needed)
                 if near is None:
