@@ -47,7 +47,7 @@ from dpzero_theory.optim.losses.shaping import require_public
 from dpzero_theory.optim.losses.states import with_states
 from dpzero_theory.optim.losses.users import ByUser
 from dpzero_theory.optim.plan import Plan, Target
-from dpzero_theory.optim.run import Run
+from dpzero_theory.optim.run import Run, watched
 from dpzero_theory.optim.shape import Shape
 from dpzero_theory.optim.step.distributed import Ranks
 from dpzero_theory.privacy.accountant import weak
@@ -335,6 +335,12 @@ def _make(
     try:
         header = ranks.lead(open_folder)
         weights.directions = header.directions  # A resumed run goes on with the key in its file
+        vectors = sum(weight.numel() for weight in weights.parameters if weight.ndim < 2)
+        if weights.directions.law.rank and vectors and ranks.rank == 0 and watched():
+            told = (
+                f"{plan.direction}: {vectors:,} of {weights.d:,} trained weights are in no matrix and get random signs"
+            )
+            print(told, file=sys.stderr)
         # Sampling amplifies privacy only if nobody knows the batches, so the operating system draws them. What batches
         # have in common, such as the order of an epoch, comes from the secret, so that a resumed run goes on with it.
         if seed is None:

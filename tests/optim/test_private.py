@@ -18,6 +18,7 @@ from dpzero_theory.optim import private
 from dpzero_theory.optim.files.transcript import read
 from dpzero_theory.optim.plan import Plan
 from tests.optim.small import BUDGET, FEATURES, FULL, LABELS, STEP, Logistic, N, data, losses
+from tests.optim.small import private as started
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 EXAMPLE = re.findall(r"```python\n(import torch\n.*?get_epsilon\(1e-5\)\)\n)", README.read_text(), re.S)[0]
@@ -165,3 +166,13 @@ def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
 def test_what_cannot_be_run_is_refused_before_anything_is_there(tmp_path: Path, case: str) -> None:
     changes, message = REFUSED[case]
     refused(tmp_path, f"^{message}", **changes)
+
+
+def test_low_rank_directions_say_once_which_weights_have_signs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("dpzero_theory.optim.private.watched", lambda: True)
+    started(tmp_path / "low rank", direction="low-rank").close()
+    assert capsys.readouterr().err == "low-rank: 6 of 6 trained weights are in no matrix and get random signs\n"
+    started(tmp_path / "signs").close()
+    assert capsys.readouterr().err == ""
