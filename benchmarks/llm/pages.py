@@ -55,7 +55,8 @@ def methods() -> str:
     few = tuned.ends(layer, "task", "method", "epsilon")
     more = {(name, "dpzero", epsilon): end for (name, way, epsilon), end in few.items() if way == last_layer.MANY}
     add(ADAPTERS, "2,400", few)
-    add(ADAPTERS, "16,000", {at: end for at, end in few.items() if at[0] in {name for name, *_ in more}} | more)
+    beside = {at: end for at, end in few.items() if at[0] in {name for name, *_ in more} and at[1] != "dpzero"}
+    add(ADAPTERS, "16,000", beside | more)
     whole = tuned.ends(_ends("llm_all_weights").assign(task=last_norm.TASK), "task", "method", "epsilon")
     long = having(read_rows(RESULTS / "llm_many_directions"), steps=1000).assign(task=last_norm.TASK)
     add(WHOLE, "300", whole)
@@ -138,6 +139,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "llm_directions_total": lambda: directions_total.table(read_rows(RESULTS / "llm_directions_total")),
     "llm_encoder": encoder,
     "llm_directions_total_mpnet": lambda: directions_total.table(read_rows(RESULTS / "llm_directions_total_mpnet")),
+    "llm_directions_rules": lambda: directions_total.rules_table(read_rows(RESULTS / "llm_directions_total")),
     "llm_directions_split": lambda: directions_total.splits_table(read_rows(RESULTS / "llm_directions_total")),
     "llm_directions_shaped": lambda: directions_total.shaped_table(
         *(read_rows(RESULTS / f"llm_directions_{name}") for name in ("total", "shaped", "shaped_adamw"))

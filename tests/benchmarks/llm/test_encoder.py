@@ -100,5 +100,9 @@ def test_the_encoder_is_level_with_dp_adamw_where_the_page_says() -> None:
     page = " ".join((RESULTS.parents[1] / "docs" / "results" / "language-models.md").read_text().split())
     assert "it is {:.1f} points behind on TREC and {:.1f} on SST-5".format(gaps["trec", "6"], gaps["sst5", "6"]) in page
     assert "the gap on TREC is {:.1f} points".format(gaps["trec", "2"]) in page
+    many, theirs = found["trec", "dpzero", "6", "64000"], found["trec", "dp-adamw", "6", "0"]
+    assert many.runs == 5
+    assert abs(many.mean - theirs.mean) <= math.hypot(many.half, theirs.half)
+    assert f"With 64,000 directions DPZero reaches {many.text()} on TREC at 6" in page
     limit = found["trec", "adamw", "none", "0"].mean - found["trec", "mezo", "none", "16000"].mean
     assert f"no privacy, is {limit:.1f} points behind AdamW" in page
