@@ -28,9 +28,10 @@ class Prescribed(Prescription):
 
     Attributes:
         step_size, steps, smoothing: the step size alpha, the number of steps T, and lambda, how far the weights are
-            shifted along a direction to find a record's change of loss.
-        clip: the largest L2 norm of one record's contribution to a step: of its K differences of losses together, each
-            over lambda or, if central, 2 lambda; for Algorithm 1, which is DPGD-0th, of a vector of d numbers.
+            shifted along a direction to find a record's change of loss; lambda is 0 for exact derivatives.
+        clip: the L2 norm to which one record's contribution to a step is clipped. It is a number for each of the step's
+            K random directions u: the change of the record's loss over lambda (central: over 2 lambda), or its exact
+            derivative along u. In the paper's Algorithm 1 ("dpgd-0th"), with K = 1, it is this number times u.
         noise_std: the standard deviation of the noise on the average of the clipped contributions.
         guarantee, bound: the formula of the quantity that the theorem bounds, and the upper bound on this quantity.
 
@@ -76,8 +77,9 @@ def prescribe(
         options: what the theorem's parameters may be chosen from; every one may be left out. `max_steps` caps the steps
             T; `max_evaluations` caps n K T, the number of per-record loss differences with K directions a step; and
             `max_points` caps the evaluations of a record's loss, n T 2 K with central differences, n T (K + 1) with
-            forward and exact ones. Without a cap a sharpened result takes about the smallest T whose bound is at most
-            5% above the bound for infinitely many steps; results of the paper have a formula for T and ignore caps.
+            forward and exact ones. With caps a sharpened result takes the largest T that they all allow, and without
+            one about the smallest T whose bound is at most 5% above the bound for infinitely many steps; results of the
+            paper have a formula for T and ignore caps.
             `direction` is the law of the random directions, one of `DIRECTIONS` that the theorem covers (by default
             "sphere"), `directions_per_step` is K >= 1 (by default 1) or "best" (the K with the smallest bound or,
             without a cap, the smallest K with a bound within 2.5% of it), and `difference` is how a record's change of
@@ -86,9 +88,9 @@ def prescribe(
             cannot serve losses without a derivative, such as the error rate.
 
     Returns:
-        The parameters. Their `bound` is an upper bound on the quantity in their field `guarantee`, the expected squared
-        gradient norm (theorems) or the expected suboptimality of the last iterate (corollaries). The method `plan()`
-        makes a run's plan of them.
+        The parameters. Their `bound` is an upper bound on the quantity in their field `guarantee`: the expected squared
+        gradient norm of the mean loss at a uniformly random one of the first T iterates (theorems), or the expected
+        suboptimality of the last iterate (corollaries). The method `plan()` makes a run's plan of them.
 
     Raises:
         ValueError: an argument outside its range.
@@ -109,10 +111,10 @@ def certify(problem: Problem, plan: "Plan | Prescription") -> Certificate:
     Returns:
         A certificate, whose `bound` is an upper bound on E||g||^2, where g = grad F_S(x_tau), F_S is the mean loss, and
         x_tau a uniformly random iterate of the run. If the plan's directions are longer along some weights than along
-        others (`Plan.shape`), it bounds E[g^T B g] in its place, with the directions' covariance B, from the constants
-        of `Problem.shaped`. The bound is infinite for a step size that is too large for the theorem's inequality to
-        bound anything. The certificate's `progress`, in which a step lowers the loss by step_size * progress * ||g||^2
-        less other terms, is then <= 0.
+        others (`Plan.shape`), it bounds E[g^T B g] in its place, with the directions' covariance B; `problem` is given
+        without the shape, which this function applies (`Problem.shaped`). The bound is infinite if the step size is so
+        large that the theorem bounds nothing: a step is proved to lower the loss by step_size * progress * ||g||^2 less
+        other terms, and the factor `progress`, an attribute of the certificate, is then <= 0.
 
     Raises:
         ValueError: the problem's n is not the plan's, or the theorem does not cover the plan: steps of several sizes,
@@ -130,10 +132,10 @@ def certify(problem: Problem, plan: "Plan | Prescription") -> Certificate:
         if plan.sampling.word not in ("full", "poisson"):
             raise ValueError(f"plan must have full or Poisson batches to be certified; got {plan.sampling.word}")
         step_size = plan.step_sizes[0]
-        # Noise on a lattice is slightly larger than planned. The bound grows with the noise, so the larger one is taken
         if plan.shape:
             shape = Shape(plan.shape, plan.direction)
             problem = problem.shaped(shape.smallest, shape.largest)
+        # Noise on a lattice is slightly larger than planned. The bound grows with the noise, so the larger one is taken
         noise_std = max(plan.scale * plan.unit, plan.noise_multiplier * plan.clip / plan.expected_batch)
     return certificate(
         problem,

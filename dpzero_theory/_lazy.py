@@ -14,8 +14,9 @@ def lazily(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], 
 
     Args:
         package: the package's full name, `__name__` in its module.
-        names: for each module, by its path below the package, those of its names that the package offers. A module that
-            is itself one of its names, such as `audit`, is offered whole.
+        names: for each module, by its dotted name below the package, the names in it that the package offers, as in
+            {"audit.claim": ["Claim", "View"]}. With the package's own child `audit` listed under its own name, as in
+            {"audit": ["audit"]}, the module itself is offered.
     """
     homes = {name: module for module, offered in names.items() for name in offered}
 

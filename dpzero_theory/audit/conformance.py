@@ -46,7 +46,10 @@ def check(
 
     Args:
         train: the loop, a function (records, seed, settings) -> releases, the noised average or sum of each of T steps,
-            shape (T,) or (T, k); or a mapping with the entry "releases" and the others of the module `audit.loop`.
+            shape (T,) or (T, k); or a mapping with "releases" and other outputs by name: "clean", the releases before
+            noise, and "batches", each step's record numbers, which no attacker sees, and any that one sees. Its
+            `settings` are a dictionary with all fields of the claim but `average`, such as "clip" (or the loop's name
+            for it in `view.names`), and the settings below. The more changes of them it obeys, the more is tested.
         records: the claim's n records, an array with one record a row, or a list whose entries are numbers, arrays,
             tensors or tuples of these; 16 to 256 are enough.
         claim: what the loop's author says of its privacy.

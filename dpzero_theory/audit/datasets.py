@@ -62,7 +62,8 @@ def scaled(record: Any, factor: float) -> Any:
 def mirrored(record: Any) -> Any:
     """Return the record with its floating-point numbers negated, except for what may be a label.
 
-    A label may be the last number of an array, or any part of a tuple after the first.
+    Of a tuple of several parts only the first one is negated, all of it. Of a NumPy array of several numbers all are
+    negated but the last one (row-major). All of any other record is negated: a number, a tensor, a list.
     """
     if isinstance(record, tuple) and len(record) > 1:
         return (scaled(record[0], -1.0), *record[1:])
@@ -112,9 +113,11 @@ def random_like(record: Any, draw: np.random.Generator, factor: float) -> Any:
 
 
 def poisoned(record: Any) -> Iterator[Any]:
-    """Yield forms of `record` with NaN, infinities or overflow, which a loop must map to a clipped contribution.
+    """Yield 9 forms of `record` from which a loop must still make a clipped contribution.
 
-    They are 9; 3 if the record has one floating-point number only, and none if it has no such number.
+    In two all floating-point numbers are NaN, or infinity; in three the first alone is NaN, infinity or -infinity; in
+    three the last alone; and in one each is the largest finite number of its type, with its own sign, whose square
+    overflows. With one such number only the forms that change all are yielded, which are 3; without any, none.
     """
     # A loop may handle some forms only: one infinite number may make a loss infinite where several make it NaN, and the
     # largest finite numbers have infinite squares

@@ -188,7 +188,9 @@ class Loop:
     """A training loop with what it claims; its method `run` makes every run of it.
 
     Attributes:
-        train: the loop, a function (records, seed, settings) -> what it releases.
+        train: the loop, a function (records, seed, settings) -> its releases, an array of shape (T,) or (T, k) for T
+            steps, or a mapping with them and other outputs by name. `settings` is a dictionary with all fields of the
+            claim but `average`, such as "clip" (or the loop's name for it in `view.names`), and the settings below.
         records: the data on which `run` calls the loop if it is given no other.
         claim, view: what the loop claims, and what an attacker sees.
         settings: what the loop is given in addition to the claim's numbers, by the loop's own names.

@@ -289,7 +289,8 @@ class LoopRuns:
 
         Runs of one draw have the same seed and known bytes in place of the operating system's random bytes; in them
         clocks show one time that never advances. All records are in every batch, and weights hardly move if the loop
-        has a step size. The iteration ends early if two runs on the first data set release different numbers or fail.
+        has a step size. For each draw the run on the first data set is made twice; if one of the two fails, or they do
+        not release the same numbers, the iteration ends without a list for this draw.
 
         Args:
             data_sets: the data sets.
@@ -297,7 +298,7 @@ class LoopRuns:
             changes: further settings to replace, by the audit's names for them.
 
         Yields:
-            The runs' outputs, in the order of `data_sets`; None for a run that failed.
+            The runs' outputs, in the order of `data_sets`; None for a run on a later data set that failed.
         """
         step = self.frozen.get("step_size") if self.loop.from_weights else (self.loop.step_size or 0.0) * _BARELY
         how = {**({"step_size": step} if step else {}), **self.all_records, **changes}

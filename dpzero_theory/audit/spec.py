@@ -55,13 +55,16 @@ class Spec:
 
     Attributes:
         train: the loop, a function (records, seed, settings) -> releases, the noised average or sum of each of T steps,
-            shape (T,) or (T, k); or a mapping with the entry "releases" and the others of the module `audit.loop`.
+            shape (T,) or (T, k); or a mapping with the entry "releases" and the others of the module `audit.loop`. Its
+            `settings` are a dictionary with all fields of the claim but `average`, such as "clip" (or the loop's name
+            for it in `view.names`), and the settings below.
         records: the claim's n records, an array with one record a row, or a list whose entries are numbers, arrays,
             tensors or tuples of these.
         claim: what the loop's author says of its privacy.
         view: what an attacker sees.
         settings: what the loop is given in addition to the claim's numbers, by the loop's own names.
-        variations: further settings under which the claim must hold, by a name for the report.
+        variations: further settings under which the claim must hold, by a name for the report, as in {"four
+            micro-batches": {"micro_batches": 4}}.
     """
 
     train: Train
@@ -85,8 +88,10 @@ def load(text: str) -> Spec:
         text: the path of a TOML file, which ends in .toml; or MODULE:FUNCTION, a function without arguments that
             returns a `Spec`. The file has an entry "train", the MODULE:FUNCTION of the loop; an entry "records", a file
             of `numpy.save` or the MODULE:FUNCTION of a function without arguments that returns the records; the tables
-            "claim" and "view", with the fields of `Claim` and `View`; and the tables "settings" and "variations". All
-            but "train", "records" and "claim" may be missing.
+            "claim" and "view", with the fields of `Claim` and `View`; the table "settings", which the loop is given as
+            it is; and a table "variations.NAME" for each variation, with the settings that it replaces. All but
+            "train", "records" and "claim" may be missing. Paths are relative to the file's folder, where modules are
+            looked for first, before `sys.path`; modules of a `text` that is no file first in the working directory.
 
     Raises:
         ValueError: there is no such file or function, or it has a fault; the message is one line.

@@ -26,9 +26,11 @@ def private_loop(
 ) -> Callable[[Train], Callable[[], None]]:
     """Return a decorator that turns a loop into a test without arguments, which makes the audit when it is called.
 
-    The loop is a function (records, seed, settings) -> an array of the releases, or a mapping of outputs by name (see
-    the module `audit.loop`). The test raises AssertionError if a check is violated, and `unittest.SkipTest` if none is
-    but one could not be made without which the claim cannot be defended; otherwise it passes.
+    The loop is a function (records, seed, settings) -> the releases, an array of shape (T,) or (T, k) for T steps, or a
+    mapping of outputs by name (see the module `audit.loop`). Its `settings` are a dictionary with all fields of the
+    claim but `average`, such as "clip" (or the loop's name for it in `view.names`), and the argument `settings`. The
+    test raises AssertionError if a check is violated, and `unittest.SkipTest` if none is but one could not be made
+    without which the claim cannot be defended; otherwise it passes.
 
     Args:
         records: the claim's n records, an array with one record a row, or a list whose entries are numbers, arrays,

@@ -34,17 +34,19 @@ from dpzero_theory.problem_file import ProblemFile
 class Differences:
     """Estimates of the gradients and the Hessian of a mean loss F at a point x, from differences of losses near x.
 
-    The losses of n samples are evaluated at points x +- h u for random directions u. Every interval is a t interval
-    over the directions, widened to hold the estimate that points at half the distance, h/2, give.
+    The losses of n samples are evaluated at points x +- h u for random directions u, uniform on the sphere of radius
+    sqrt(d), so that E[u u^T] is the identity.
 
     Attributes:
         value: F(x).
-        gradient_norms: estimates of the norm of the gradient of each sample's loss at x, shape (n,): root mean squares
-            over the directions.
-        trace: an interval of tr(A), where A is the (d, d) Hessian of F at x.
-        squared_frobenius: an interval of ||A||_F^2 = tr(A^2); rounding biases it upward, since errors are squared.
-        rank: an interval about the effective rank tr|A|/||A||_2. `low` estimates the lower bound |tr A|/||A||_F, and
-            `high` the upper bound (tr(A)/||A||_F)^2, which holds if A is positive semidefinite; both are cut to [1, d].
+        gradient_norms: estimates of the norm of the gradient of each sample's loss at x, shape (n,): root mean squares,
+            over the directions u, of its slope along u.
+        trace: an `Interval` of tr(A), where A is the (d, d) Hessian of F at x: the estimate at the width h, and a t
+            interval over the directions, widened to hold the estimate at h/2; its kind is "estimate" and its level 0.
+        squared_frobenius: the same of ||A||_F^2 = tr(A^2); rounding biases it upward, since errors are squared.
+        rank: two estimates about the effective rank tr|A|/||A||_2, without a probability (kind "estimate", level 0).
+            `low` and `estimate` are |tr A|/||A||_F, a lower bound on it, and `high` is (tr(A)/||A||_F)^2, an upper
+            bound if A is positive semidefinite, each with the estimates in place of tr A and ||A||_F, cut to [1, d].
         d: the dimension of x.
         evaluations: how often the losses of all samples were evaluated.
     """
@@ -60,9 +62,16 @@ class Differences:
     def problem_file(self, data: str, least_loss: float = 0.0) -> ProblemFile:
         """Return the problem file that `dpzero_theory.params` reads, with constants from these estimates.
 
+        They are d; the smoothness, the root of the upper end of ||A||_F^2; the rank r, the larger |end| of tr(A) over
+        the smoothness, cut to [1, d]; lipschitz, the largest gradient norm; gap, F(x) - least_loss; and loss_bound,
+        |F(x)|. The file's caveats say what each is worth.
+
         Args:
-            data: what the samples are: "public", "synthetic" or "private".
-            least_loss: a lower bound on every loss.
+            data: what the samples are, as the file says it: "public", "synthetic" or "private".
+            least_loss: a lower bound on every loss, below F(x).
+
+        Raises:
+            ValueError: another `data`, or a constant that is not above 0.
         """
         # The theorems need tr|A| for r. Losses alone show |tr A|, which is less if A is indefinite; a caveat says so.
         smoothness = math.sqrt(self.squared_frobenius.high)  # since the Frobenius norm is at least the spectral norm

@@ -75,21 +75,19 @@ class Tridiagonal:
         return values, self.length**2 * vectors[0] ** 2
 
     def residuals(self) -> Array:
-        """Return how far the approximate eigenvalues of the matrix A are from its eigenvalues, at most; shape (k,).
-
-        For each eigenvalue theta of the tridiagonal matrix T, with eigenvector s, this is ||A y - theta y||, where y =
-        Q s for the basis Q.
-        """
+        """Return for each of the k eigenvalues theta of the tridiagonal matrix T, ascending as in `eigen`, a distance
+        within which the matrix A has an eigenvalue, shape (k,): ||A y - theta y|| for y = Q s, where s is theta's
+        eigenvector of norm 1, and Q has the k basis vectors as columns."""
         # For Lanczos steps the norm is `last` times the absolute last component of s
         return np.asarray(self.last * np.abs(self.eigen()[1][-1]), np.float64)
 
     def ritz(self, accuracy: float | None = None) -> _Ritz:
         """Return approximate eigenvalues theta and eigenvectors y of the matrix A (Ritz pairs), with the attributes
-        `values`, ascending, and `residuals`, of shape (k,), and `vectors`, orthonormal rows, shape (k, d).
+        `values`, ascending, and `residuals`, of shape (pairs,), and `vectors`, orthonormal rows, shape (pairs, d).
 
         Args:
-            accuracy: if given, only the pairs are returned whose residual ||A y - theta y|| is at most `accuracy` times
-                |theta|; each eigenvector y needs memory for d numbers. If None, all pairs.
+            accuracy: if given, only the pairs are returned, perhaps none, whose residual ||A y - theta y|| is at most
+                `accuracy` times |theta|. If None, all pairs, one for each of the k steps.
 
         Raises:
             PreconditionError: the basis was not kept (`tridiagonalise` keeps it with keep_basis=True).
@@ -141,7 +139,7 @@ def random_start(d: int, generator: torch.Generator, like: Operator | Tensor) ->
 def tridiagonalise(operator: Operator, start: Tensor, steps: int, keep_basis: bool = False) -> Tridiagonal:
     """Run the Lanczos method for at most `steps` steps; each multiplies a matrix A by a vector once.
 
-    Fewer steps are made if A maps the space that they span into itself; `last` of the result is then 0.
+    Fewer steps are made if A maps the space that the basis so far spans into itself; `last` of the result is then 0.
 
     Args:
         operator: the matrix A, symmetric of shape (d, d).

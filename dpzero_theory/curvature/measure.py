@@ -44,7 +44,7 @@ class MeasureSettings:
         least_loss: a lower bound on every loss.
 
     Raises:
-        ValueError: a field outside its range.
+        ValueError: a field outside its range: path_steps must be >= 0, and least_loss finite.
     """
 
     points: int = 3
@@ -85,8 +85,9 @@ class Measurement:
         n, d: the number of samples and the number of weights.
         data: what the samples are: "public", "synthetic" or "private".
         settings: what was asked for.
-        points: for each point on the path the number of `steps` of gradient descent to it, the mean loss `value`, the
-            samples' `gradient_norms`, shape (n,), the mean loss's `spectrum`, and `samples`, the `Samples` of Hessians.
+        points: for each point on the path an object with the number of `steps` of gradient descent to it, the mean loss
+            `value`, the samples' `gradient_norms`, shape (n,), `spectrum`, the `Spectrum` of the mean loss's Hessian,
+            and `samples`, the largest norm and the root mean square trace of single samples' Hessians (`Samples`).
         shared: the spectrum of a matrix that bounds the Hessians at all points; None if one point was measured, or the
             settings ask for no such matrix (power 0).
         layers: a dictionary for each linear layer at the start, with the effective ranks of its inputs' and its output
@@ -103,8 +104,9 @@ class Measurement:
 
     @property
     def trace_bound(self) -> float:
-        """The upper end of the interval of tr(H) for one matrix H with -H <= Hess F <= H at all points, F being the
-        mean loss. If no H was measured, the largest upper end of tr|Hess F| at a point, a lower bound on tr(H)."""
+        """The upper end of the interval of tr(H) for one matrix H with -H <= Hess F <= H at all measured points, F
+        being the mean loss. If no H was measured, the largest upper end of tr|Hess F| over the points: with one point
+        it serves as the bound on tr(H), H = |Hess F|; with several the theorems' tr(H) may be larger."""
         spectra = [self.shared] if self.shared else [point.spectrum for point in self.points]
         return max(spectrum.absolute_trace.high for spectrum in spectra)
 
@@ -116,8 +118,14 @@ class Measurement:
         return max(norms + ([self.shared.norm.high] if self.shared else []))
 
     def constants(self) -> dict[str, float]:
-        """Return the constants that the theorems need of these losses, by their names in `theory.problem.Problem`: "d",
-        "r", "lipschitz", "smoothness", "gap", "loss_bound" and "sample_rank"."""
+        """Return the constants that the theorems need of these losses, by their names in `theory.problem.Problem`.
+
+        "smoothness" is the property; "r" is `trace_bound` and "sample_rank" the upper end of the root mean square over
+        samples of tr|Hess f_i|, the largest over points, both over the smoothness and cut to [1, d]; "d" the dimension.
+        "lipschitz", the largest norm of a sample's gradient, and "loss_bound", the largest |mean loss|, are only lower
+        bounds, as other samples and points may have larger ones. "gap" is the first mean loss less `least_loss`, an
+        upper bound.
+        """
         # The largest upper end, over points, of the root mean square of tr|Hess f_i| over the losses f_i of samples
         samples = max(point.samples.trace.high for point in self.points)
         return {

@@ -103,16 +103,19 @@ class Objective:
         return total
 
     def losses(self, x: Tensor) -> Tensor:
-        """Return the loss of every sample at the weights x, float64, shape (n,), without derivatives."""
+        """Return the losses of all n samples, in the order of the batches, at the flat weights x, shape (d,).
+
+        They are float64, of shape (n,), and without derivatives.
+        """
         weights = self.unflatten(x)
         return torch.cat([self._losses(weights, batch).double() for batch in self.batches])
 
     def value(self, x: Tensor) -> float:
-        """Return the mean loss F(x), summed in float64."""
+        """Return the mean loss F(x) of all samples at the flat weights x, shape (d,), summed in float64."""
         return float(self.losses(x).mean())
 
     def gradient(self, x: Tensor) -> Tensor:
-        """Return the gradient of the mean loss F at x, shape (d,)."""
+        """Return the gradient of the mean loss F by the flat weights, shape (d,), at x, of the same shape."""
         weights = self.unflatten(x)
         return (
             sum((self._as_vector(grad(self._sum_of_losses)(weights, batch)) for batch in self.batches), x.new_zeros(()))
@@ -149,7 +152,7 @@ class Objective:
         return x
 
     def hessian(self, x: Tensor) -> Operator:
-        """Return the Hessian of the mean loss at the weights x, as a function that multiplies it by a vector.
+        """Return the Hessian of the mean loss at the flat weights x, as an operator on vectors like x, shape (d,).
 
         One product costs about as much as 4 evaluations of all losses.
         """
@@ -192,10 +195,11 @@ class Objective:
         raise IndexError("sample index out of range")
 
     def gradient_norms(self, x: Tensor) -> Tensor:
-        """Return the L2 norm of the gradient of every sample's loss at the weights x, float64, shape (n,).
+        """Return the L2 norm of the gradient of the loss of each of the n samples, float64, shape (n,).
 
-        Samples go through vmap, several at once unless the model has so many weights that only one gradient fits into
-        2^24 numbers. Each sample is then differentiated on its own, without vmap, which some modules do not support.
+        `x` has the flat weights, shape (d,). Samples go through vmap, several at once unless the model has so many
+        weights that only one gradient fits into 2^24 numbers. Each sample is then differentiated on its own, without
+        vmap, which some modules do not support.
         """
         weights = self.unflatten(x)
         norms: list[Tensor] = []

@@ -292,13 +292,16 @@ def _in_words(place: _Position) -> str:
 def contents(name: str, value: Any) -> Iterator[tuple[str, list[_Token]]]:
     """Yield an output's name and its tokens, the pieces in which the outputs of two runs are compared.
 
-    A token is a number, as a float; or bytes: a word, 16 or more hexadecimal digits, such as a printed hash, or four
-    bytes of a binary file. Text is cut at white space and around numbers: "loss=0.5s" gives b"loss=", 0.5 and b"s".
+    A token is a number, as a float; or bytes: a word, a printed hash, or four bytes of a binary file. Text is cut at
+    white space and around numbers, "loss=0.5s" into b"loss=", 0.5 and b"s"; but 16 or more hexadecimal digits that
+    are not all decimal stay one token.
 
     Args:
         name: the output's name.
-        value: text; a file's content as bytes; or any other value, such as an array. Each member of a zip archive is
-            yielded on its own, under a name of its own.
+        value: text; an array, tensor, number or nested list of numbers, which gives its entries as floats (and b"nan");
+            any other object, such as a dictionary, whose repr is taken as text; or a file's content as bytes. A gzip or
+            zlib file is unpacked, and of a zip archive each member is yielded on its own, under a name of its own. A
+            file of `numpy.save` gives its entries. Others are text if their first 4096 bytes are ASCII without NUL.
     """
     if isinstance(value, bytes):
         for inner, raw in unpacked(name, value):
