@@ -127,7 +127,8 @@ class Claim:
             sample_rate: the share of the records that is in a batch; if None, the claimed share.
 
         Returns:
-            The sampling; None if it cannot have this rate, or if its name lacks a number, as "cyclic-poisson" does.
+            The sampling; None if it cannot have this rate, or if its name lacks the numbers that it needs, as
+            "cyclic-poisson" without the ":4" of 4 groups does.
         """
         try:
             return sampling_of(self.sampling, self.sample_rate if sample_rate is None else sample_rate)

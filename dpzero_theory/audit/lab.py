@@ -97,14 +97,10 @@ class _Influence:
 
     @cached_property
     def takes_one_less(self) -> bool:
-        """Whether runs on n - 1 and on n records with one seed draw the same random numbers, and so can be compared.
-
-        True if an exchange of the last record changes the releases of both by parallel vectors, up to rounding, for two
-        exchanges. A vector has the numbers of all steps of a run, or of the first step where later ones may follow from
-        releases (`View.adaptive`). If the seed makes other directions for n - 1 records, the vectors are not parallel.
-        False, too, where nothing can be seen: no exchange changes all steps, a run fails, n < 3, a vector has fewer
-        than 4 numbers; or if without a record the others get other random numbers.
-        """
+        # Whether runs on n - 1 and on n records with one seed draw the same random numbers, and so can be compared: an
+        # exchange of the last record changes the releases of both by parallel vectors, up to rounding. If the seed
+        # makes other directions for n - 1 records they are not parallel. False, too, where nothing can be seen: no
+        # exchange changes all steps, a run fails, n < 3, or a vector has fewer than 4 numbers.
         if self.pair is None or self._n < 3 or self._draws_shift():
             return False
         # In an adaptive loop later steps may follow from what was released, so only first steps are compared
@@ -185,16 +181,11 @@ class _Influence:
 
     @cached_property
     def scan(self) -> _Scan | None:
-        """How much each step's release changes if one record is replaced by another, for each record in turn.
-
-        For each of at most four seeds a pair of runs has one and then another extreme record in its place, with batches
-        drawn as the loop claims. The result has the arrays `moved`, the L2 norms of the changes in clips (multiples of
-        the claimed clip), and `included`, whether the record was in the step's batch, as a change far from 0 shows,
-        both of shape (seeds, steps, records); and `seeds`, the loop's seeds. The result is None if this cannot be seen:
-        runs with equal seeds have different batches, no setting (such as a step size of 0) keeps the weights where they
-        are, there are more than 256 records, no record that was tried changes all steps, or for every seed that was
-        tried the first record does not change all steps though all records are in every batch.
-        """
+        # For each record in turn, and at most four seeds, a pair of runs has one and then the other record of `pair` in
+        # its place, with batches drawn as the loop claims. None if runs with equal seeds have different batches, no
+        # setting (such as a step size of 0) keeps the weights where they are, there are more than 256 records, no
+        # exchange changes all steps, or for every seed that was tried an exchange of the first record does not change
+        # all steps though all records are in every batch.
         runs, n, pair = self._runs, self._n, self.pair
         if runs.batches_need_stream is None or pair is None or not runs.frozen or n > _MOST_RECORDS:
             return None
@@ -315,21 +306,12 @@ class _NoiseSamples:
         stream: int | None = None,
         global_seed: int | None = None,
     ) -> _Residual | None:
-        """Make one run and return its noise and its releases without noise; None if they cannot be told apart.
-
-        The result's attributes `noise` and `sums` have shape (steps, numbers of a step), in the unit of the releases:
-        both are of averages if the loop releases averages. `sums` is what the loop returns as `clean`, or else the
-        releases of a run with the same seed almost without noise. Only the first step is returned if these two runs
-        have different numbers of steps.
-
-        Args:
-            records: the data; the loop's own if None.
-            changes: settings to replace, by the audit's names for them.
-            seed: the loop's seed.
-            stream: an integer that determines the bytes which the loop reads in place of the operating system's random
-                bytes; if None, `seed` determines them if runs repeat only so, and else the system's are read.
-            global_seed: the seed of the global random generators of Python, NumPy and torch; `seed` if None.
-        """
+        # Makes one run, and returns its noise and its releases without noise, in the unit of the releases; None if they
+        # cannot be told apart. The latter are what the loop returns as `clean`, or else the releases of a run with the
+        # same seed almost without noise. Only the first step is returned if these two runs have different numbers of
+        # steps. `changes` replaces settings, by the audit's names for them. `stream` is an integer that determines the
+        # bytes which the loop reads in place of the operating system's random bytes; if it is None, `seed` determines
+        # them if runs repeat only so. `global_seed` is that of the generators of Python, NumPy and torch.
         runs = self._runs
         same = runs.with_batches(seed) if stream is None and not changes else runs.paired(seed, stream)
         noisy = runs.attempt(records, **same, global_seed=global_seed, **{**runs.frozen, **changes})

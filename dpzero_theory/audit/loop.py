@@ -87,20 +87,12 @@ class LoopOutput:
     shown: dict[str, Any] = field(default_factory=dict)
 
 
+# Stands in for the operating system's source of random bytes, so that a run which reads it can be repeated: after
+# start(number) `read` returns bytes that follow from the number; after start(None), and at first, the system's.
 class _Entropy:
-    """A stand-in for the operating system's source of random bytes, so that a run which reads it can be repeated.
-
-    After `start(number)` the method `read` returns bytes that follow from the integer `number`, from the first one on;
-    after `start(None)`, and at first, those of the operating system.
-
-    Attributes:
-        number: the number that determines the bytes; None for the operating system's.
-        taken: how many bytes were read since the last `start` with a number.
-    """
-
     def __init__(self) -> None:
         self.number: int | None = None
-        self._real, self.taken = os.urandom, 0
+        self._real, self.taken = os.urandom, 0  # `taken` counts the bytes read since the last `start` with a number
         self._inverted: int | None = None
 
     def start(self, number: int | None) -> None:
@@ -319,13 +311,10 @@ def _rows(name: str, value: Any) -> Array:
 
 @contextmanager
 def _watch(folder: Path) -> Iterator[dict[str, bytes | str]]:
-    """A context manager that collects what its block prints and writes, with `folder` as the working directory.
-
-    It yields a dictionary, empty in the block. After the block the dictionary has the text that was printed, logged and
-    warned under "printed", the contents of each file in the folder under "file NAME", and the files' names under "names
-    of files"; the folder is emptied. Output that C code writes to the process's streams, and files in other folders,
-    are not seen.
-    """
+    # `folder` is the working directory of the block. The dictionary is empty in the block; after it, it has the text
+    # that was printed, logged and warned under "printed", the contents of each file in the folder under "file NAME",
+    # and the files' names under "names of files"; the folder is emptied. Output that C code writes to the process's
+    # streams, and files in other folders, are not seen.
     shown: dict[str, bytes | str] = {}
     before, text = Path.cwd(), io.StringIO()
     handler = logging.StreamHandler(text)

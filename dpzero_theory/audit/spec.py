@@ -88,10 +88,10 @@ def load(text: str) -> Spec:
         text: the path of a TOML file, which ends in .toml; or MODULE:FUNCTION, a function without arguments that
             returns a `Spec`. The file has an entry "train", the MODULE:FUNCTION of the loop; an entry "records", a file
             of `numpy.save` or the MODULE:FUNCTION of a function without arguments that returns the records; the tables
-            "claim" and "view", with the fields of `Claim` and `View`; the table "settings", which the loop is given as
-            it is; and a table "variations.NAME" for each variation, with the settings that it replaces. All but
-            "train", "records" and "claim" may be missing. Paths are relative to the file's folder, where modules are
-            looked for first, before `sys.path`; modules of a `text` that is no file first in the working directory.
+            "claim" and "view", with the fields of `Claim` and `View`; the table "settings", which the loop is given;
+            and tables "variations.NAME" with settings to replace. All but "train", "records" and "claim" may be
+            missing. Paths are relative to the file's folder, where modules are looked for first; the module of a `text`
+            that is no file is looked for in the working directory first.
 
     Raises:
         ValueError: there is no such file or function, or it has a fault; the message is one line.

@@ -292,9 +292,8 @@ def _in_words(place: _Position) -> str:
 def contents(name: str, value: Any) -> Iterator[tuple[str, list[_Token]]]:
     """Yield an output's name and its tokens, the pieces in which the outputs of two runs are compared.
 
-    A token is a number, as a float; or bytes: a word, a printed hash, or four bytes of a binary file. Text is cut at
-    white space and around numbers, "loss=0.5s" into b"loss=", 0.5 and b"s"; but 16 or more hexadecimal digits that
-    are not all decimal stay one token.
+    A token is a number, as a float; or bytes: a word, 16 or more hexadecimal digits that are not all decimal, or four
+    bytes of a binary file. Text is cut at white space and around numbers: "loss=0.5s" gives b"loss=", 0.5 and b"s".
 
     Args:
         name: the output's name.
