@@ -62,16 +62,13 @@ class Differences:
     def problem_file(self, data: str, least_loss: float = 0.0) -> ProblemFile:
         """Return the problem file that `dpzero_theory.params` reads, with constants from these estimates.
 
-        They are d; the smoothness, the root of the upper end of ||A||_F^2; the rank r, the larger |end| of tr(A) over
-        the smoothness, cut to [1, d]; lipschitz, the largest gradient norm; gap, F(x) - least_loss; and loss_bound,
-        |F(x)|. The file's caveats say what each is worth.
+        They are d; smoothness, the root of the upper end of ||A||_F^2; r, the larger |end| of tr(A) over it, cut to
+        [1, d]; lipschitz, the largest gradient norm; gap, F(x) - least_loss; and loss_bound, |F(x)|. Raises ValueError
+        for another `data`, or a constant that is not above 0.
 
         Args:
             data: what the samples are, as the file says it: "public", "synthetic" or "private".
             least_loss: a lower bound on every loss, below F(x).
-
-        Raises:
-            ValueError: another `data`, or a constant that is not above 0.
         """
         # The theorems need tr|A| for r. Losses alone show |tr A|, which is less if A is indefinite; a caveat says so.
         smoothness = math.sqrt(self.squared_frobenius.high)  # since the Frobenius norm is at least the spectral norm

@@ -118,14 +118,11 @@ class Measurement:
         return max(norms + ([self.shared.norm.high] if self.shared else []))
 
     def constants(self) -> dict[str, float]:
-        """Return the constants that the theorems need of these losses, by their names in `theory.problem.Problem`.
-
-        "smoothness" is the property; "r" is `trace_bound` and "sample_rank" the upper end of the root mean square over
-        samples of tr|Hess f_i|, the largest over points, both over the smoothness and cut to [1, d]; "d" the dimension.
-        "lipschitz", the largest norm of a sample's gradient, and "loss_bound", the largest |mean loss|, are only lower
-        bounds, as other samples and points may have larger ones. "gap" is the first mean loss less `least_loss`, an
-        upper bound.
-        """
+        """Return the constants that the theorems need, by their names in `theory.problem.Problem`: "d"; "smoothness",
+        the property; "r", `trace_bound`, and "sample_rank", the largest upper end of the root mean square over samples
+        of tr|Hess f_i|, both over the smoothness and cut to [1, d]; "gap", the first mean loss less `least_loss`, an
+        upper bound; and two lower bounds, as other samples and points may have more: "lipschitz", the largest norm of a
+        sample's gradient, and "loss_bound", the largest |mean loss|."""
         # The largest upper end, over points, of the root mean square of tr|Hess f_i| over the losses f_i of samples
         samples = max(point.samples.trace.high for point in self.points)
         return {

@@ -103,10 +103,8 @@ class Objective:
         return total
 
     def losses(self, x: Tensor) -> Tensor:
-        """Return the losses of all n samples, in the order of the batches, at the flat weights x, shape (d,).
-
-        They are float64, of shape (n,), and without derivatives.
-        """
+        """Return all n samples' losses, in the batches' order, at the flat weights x, shape (d,): float64, shape
+        (n,)."""
         weights = self.unflatten(x)
         return torch.cat([self._losses(weights, batch).double() for batch in self.batches])
 
