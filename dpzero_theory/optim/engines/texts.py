@@ -33,11 +33,14 @@ class Text(NamedTuple):
 
 
 def texts_of(record: Mapping[str, Any]) -> list[Text]:
-    """Return the texts of a record, whose tokens an engine scores.
+    """Return the texts of a record, of which an engine scores tokens: for each `ids`, the tokens, and `counted`, the
+    indices in them of those that count in the loss.
 
     Args:
         record: a mapping with lists of integers `input_ids`, `labels` and, optionally, `attention_mask`, which is one
-            text; or a mapping with `options`, a list of such mappings, each of which is one text.
+            text; or a mapping with `options`, a list of such mappings, each of which is one text. Tokens whose mask is
+            0 are left out first. A label of -100 says that its token does not count; nor does the first token left,
+            whatever its label, as it follows no other.
 
     Raises:
         ValueError: a text has no labels, or a label that is neither the token at its place nor -100.
@@ -60,9 +63,9 @@ def _text(record: Mapping[str, Any]) -> Text:
 
 
 def loss_of(record: Mapping[str, Any], logs: Sequence[Array]) -> float:
-    """Return a record's loss: the mean of -log p over its counted tokens, 0 without any; or, of a record with options,
-    the cross-entropy of the option with the number record["right"], where an option's logit is the sum of log p over
-    its counted tokens.
+    """Return a record's loss: the mean of -log p over its counted tokens (those labelled, never a text's first one), 0
+    without any; or, of a record with options, the cross-entropy of the option with the number record["right"], from 0,
+    where an option's logit is the sum of log p over its counted tokens.
 
     `logs` has for each of the record's texts the log-probabilities log p (natural) of its counted tokens.
     """
@@ -99,12 +102,13 @@ def losses_of_records(model: Callable[..., Any], records: Sequence[Mapping[str, 
 
 
 def adapted(model: str, config: Any) -> nn.Module:
-    """Return a model of transformers with trainable adapters, whose frozen weights take no memory (meta device).
+    """Return a causal language model of transformers with trainable adapters on the CPU (float32), whose frozen weights
+    take no memory (meta device). Such a module can be trained with an engine, and needs no GPU.
 
-    Such a module can be trained with an engine, and needs no GPU.
+    What transformers and peft raise is raised, such as OSError for a model that is not found.
 
     Args:
-        model: a folder, or a name on the Hugging Face hub.
+        model: a folder with the model's configuration, or a name on the Hugging Face hub.
         config: peft's LoraConfig. The adapters have the values with which LoRA begins: the second factor is 0.
     """
     from peft import get_peft_model

@@ -33,7 +33,8 @@ _LONGEST = 1024
 
 
 class VLLMEngine(Engine):
-    """An engine of vLLM in this process. It sets environment variables of vLLM.
+    """An engine of vLLM in this process, which evaluates a run's losses in place of a loss function: at each point
+    (value of the adapters' weights) of a step. It sets environment variables of vLLM.
 
     A process can use one such engine at a time: when one ends, vLLM clears what all engines of the process share.
 
