@@ -98,8 +98,9 @@ def opened(
     Args:
         path: the folder.
         header: what the run must have been begun with. Compared are `private`, the plan, `isolation`, `losses`, `unit`
-            and, in a run that is not private, the key, which follows from the run's seed. The fingerprint of the
-            weights and the software are not compared, nor is the key of a private run, which was drawn at random.
+            and, in a run that is not private, `header.key`, the public key of the directions, which follows from the
+            run's seed. The fingerprint of the weights and the software are not compared, nor is `header.key` of a
+            private run, which was drawn at random.
         digest: a function from a secret key to the digest of the records under it, which must be the digest in the
             file.
         budget: (epsilon, delta) with which the run was begun; None for a run that is not private.

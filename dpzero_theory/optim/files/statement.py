@@ -75,10 +75,11 @@ class Statement(NamedTuple):
 
     @property
     def certificate(self) -> dict[str, Any] | None:
-        """An object of JSON by which others check the claimed epsilon at the budget's delta (`privacy.certificate`).
+        """A JSON object with the plan's steps and an epsilon that bounds their cost at the budget's delta: the claimed
+        one plus 0.1%, at least 1e-3. `python -m dpzero_theory.privacy.checker FILE` checks it without the accountant.
 
-        None if there is no certificate for the plan: its sampling is not full, Poisson or cyclic Poisson batches, or
-        its noise, delta or epsilon is outside the ranges of `privacy_certificate`.
+        None unless batches are full, Poisson or cyclic Poisson, the noise multiplier is above 1/16 and at most 1e6, the
+        law one of `gaussian`, `discrete-gaussian`, `laplace`, 1e-30 < delta <= 1/2, and epsilon at most 1000.
         """
         try:
             return privacy_certificate(self.history, next(iter(self.costs)))
@@ -93,7 +94,8 @@ class Statement(NamedTuple):
 
     @property
     def attack_text(self) -> str:
-        """The bound on the true positive rate of the best attack on one record, in words."""
+        """The bound, in words, on the true positive rate of any attack with a false positive rate of at most 1%: on how
+        often it is right of a record that was used. With the unit "user" the record is all that one user has."""
         highest = _rounded(self.attack["true_positive_rate"])
         return f"true positive rate at most {highest} at {100 * _FALSE_POSITIVE_RATE:g}% false positives"
 

@@ -74,7 +74,7 @@ class Header:
 
     def weights(self, module: nn.Module) -> Weights:
         """Return the trainable weights of a module, to be moved along the directions of the run. Raises ValueError for
-        a module whose weights are not supported."""
+        a module whose weights are not supported, such as quantised ones or those on the meta device (`Weights`)."""
         return Weights(module, self.directions)
 
     def to_json(self) -> str:
@@ -98,8 +98,9 @@ class Record(NamedTuple):
     Attributes:
         release: the release's number, from 0.
         sums: one number for each of the step's K directions: the sum over the batch of how fast each record's loss
-            changes along the direction, clipped, plus noise. It is an integer, in units of clip/levels with the
-            algorithm's `levels`, 2^30 for dpzero. For mezo it is a float, without clip and noise.
+            changes along the direction, plus noise; a record's K numbers are clipped together, in L2 norm. The sum is
+            an integer, in units of clip/levels with the algorithm's `levels`, 2^30 for dpzero. For mezo it is a float,
+            without clip and noise.
     """
 
     release: int
@@ -156,7 +157,7 @@ class Content(NamedTuple):
 
         Raises:
             TranscriptError: the module has other weights than the run began with.
-            ValueError: the module has weights that are not supported (`Weights`).
+            ValueError: the module has weights that are not supported, such as quantised ones (`Weights`).
         """
         header, weights = self.header, self.header.weights(module)
         found = weights.fingerprint()
