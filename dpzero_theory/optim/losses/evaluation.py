@@ -212,12 +212,13 @@ class BatchSum:
         evaluation.record(weights)
 
     def total(self, release: int, batch: Indices) -> Sums:
-        """Return the sum of a batch's clipped differences along K directions, shape (K,), on every rank.
+        """Return the sum over a batch of the records' K differences along K directions, shape (K,), on every rank.
 
-        For private algorithms these are int64 in units of clip/levels with the algorithm's `levels`, 2^30 for dpzero;
-        for mezo they are float64 in the unit of the differences. Noise is not added here. A record whose loss or
-        reading raises counts as 0: its micro-batch is evaluated again record by record, so nobody sees the error and no
-        other record is left out. In sharded modules it is raised.
+        For private algorithms each record's K are clipped together to the clip, in L2 norm, and sums are int64 in units
+        of clip/levels with the algorithm's `levels`, 2^30 for dpzero; for mezo nothing is clipped, and they are float64
+        in the unit of the differences. Noise is not added here. A record whose loss or reading raises counts as 0: its
+        micro-batch is evaluated again record by record, so nobody sees the error and no other record is left out. In
+        sharded modules it is raised.
 
         Args:
             release: the release's number, an integer >= 0, which determines its K directions.

@@ -102,9 +102,11 @@ def examine(
     Raises:
         ValueError: a record's loss depends on other records, or changes when it is evaluated again; losses of another
             shape than (batch,); a trainable parameter that no loss reads; a layer of bitsandbytes that mixes records;
-            two or more records, and more than a quarter, of up to 32 without a finite loss; losses that have a
-            derivative but are equal at both points for all of these records, or derivatives that are all 0, from which
-            a run learns nothing; points_at_once above 1 for losses that do not allow it.
+            no finite loss for more than a quarter, and at least two, of up to 32 records spread evenly over the data;
+            losses that have a derivative but are equal for all of these at the two points of a first step that are
+            compared (such as x + lambda u and x - lambda u), or derivatives that are all 0, from which a run learns
+            nothing; points_at_once above 1 for losses that do not allow it. With probe=False only the shape, unread
+            parameters, derivatives of 0 and points_at_once are refused.
         Exception: what the losses raise, if they raise for every record.
     """
     look = _Look(weights, losses, data, collate, plan)
@@ -185,15 +187,11 @@ class _Seen(NamedTuple):
     trace: Trace  # the operations that computed them
 
 
+# Evaluates records at two points, so that a record's losses in several batches can be compared: those from which a run
+# computes the first difference of its first step. With x the weights, u the direction and lambda the smoothing, points
+# 0 and 1 are x + lambda u and x - lambda u for central differences, and x and x + lambda u for forward ones. For exact
+# differences the values at the "points" are derivatives at x along the first two directions.
 class _Look:
-    """Evaluates records at two points, so that a record's losses in several batches can be compared.
-
-    They are the points from which a run computes the first difference of its first step. With x the weights, u the
-    direction and lambda the smoothing, points 0 and 1 are x + lambda u and x - lambda u for central differences, and x
-    and x + lambda u for forward ones. For exact differences the values at the "points" are derivatives at x along the
-    first two directions.
-    """
-
     def __init__(self, weights: Weights, losses: Losses, data: Data, collate: Collate, plan: Plan) -> None:
         def traced(module: nn.Module, batch: Any) -> object:
             with self._trace:
@@ -290,13 +288,11 @@ def _probed(look: _Look, micro_batch: int) -> tuple[Array, float]:
 
 
 def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
-    """Compare the losses of records in one batch with their losses in other batches.
-
-    Of the records, whose numbers are given, `rows` drawn at random are the first batch; in a second one the rest take
-    the place of some of these. Then come the first batch again, and single records. Returns the losses of the first
-    batch, shape (2, rows), and the largest change that was taken for rounding. Raises ValueError if a loss changes by
-    more, and _FailedError if the losses raise.
-    """
+    # Of the records, whose numbers are given, `rows` drawn at random are the first batch; in a second one the rest take
+    # the place of some of these. Then come the first batch again, and its first and last record alone. Each record's
+    # losses are compared with those in the first batch, which are returned, shape (2 points of `look`, rows), with the
+    # largest change that was taken for rounding. Raises ValueError if a loss changes by more, and _FailedError if the
+    # losses raise.
     draw = np.random.default_rng(0)
     records = np.resize(draw.permutation(records), max(len(records), rows))
     here, others = records[:rows], records[rows:]
@@ -352,9 +348,11 @@ def rounded_by(
 ) -> float:
     """Return the largest change of a record's loss by rounding, when it is evaluated beside other records and alone.
 
-    The start of a run measures this on its private records (`examine`). Here it is measured on the records with the
-    numbers `records`, of which `rows` are evaluated at a time, at the points of `plan`. Raises ValueError if a loss
-    changes by more than rounding, and what the losses raise.
+    The start of a run measures this on its private records (`examine`). Here it is measured on the records of `data`
+    with the numbers `records`, of which `rows` are evaluated at a time, by the function losses(module, batch), with a
+    batch from collate(list of records) (None: torch's default_collate). They are evaluated at the two points of the
+    plan's first difference, such as x + lambda u and x - lambda u; `weights` are the module's trainable weights x.
+    Raises ValueError if a loss changes by more than rounding, and what the losses raise.
     """
     look = _Look(weights, losses, data, collate, plan)
     return look.evaluable(lambda found: _compared(look, found, rows), records)[1]

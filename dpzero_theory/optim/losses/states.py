@@ -52,16 +52,11 @@ class _Reached(Exception):
     """Raised by a hook to end a forward once it has reached the module whose output is wanted."""
 
 
+# A chain of frozen modules, each of which takes what the one before it returned, and the last one's outputs for each
+# record. `find` finds it by hooks while the losses of one record are evaluated; `collate` and `losses` then stand in
+# for `join` (a list of records -> the batch) and the loss function. Outputs are kept by a digest of the record as it
+# was read, up to `most` bytes in all; those of further records are computed anew whenever such a record is collated.
 class _Chain:
-    """A chain of frozen modules, each of which takes what the one before it returned, and their outputs for records.
-
-    Args:
-        weights: the trainable weights of the module that has the chain.
-        losses: the loss function, (module, batch) -> one loss for each record.
-        join: a function from a list of records to the batch.
-        most: how many bytes of outputs are kept.
-    """
-
     def __init__(self, weights: Weights, losses: Losses, join: Callable[[Sequence[Any]], Any], most: float) -> None:
         self._weights, self._losses, self._join, self._left = weights, losses, join, most
         self._kept: dict[str, Tensor] = {}
@@ -195,16 +190,19 @@ def with_states(
 ) -> tuple[Losses, Collate]:
     """Return losses and a collate function that run the frozen layers below the trained weights once for each record.
 
-    They are the arguments themselves if there are no such layers, or if records would have other losses by more than
-    rounding. That is looked for with at most eight records. Nothing is raised for records that raise.
+    They are the arguments themselves, a collate of None too, if such layers have less than a fifth of the parameters,
+    if one of at most eight records raises (which is not raised here), or if these records' losses differ by more than
+    rounding from those by the whole module. The returned collate takes any list of records as `data` gives them, tells
+    them apart by content, and returns a pair (the frozen layers' outputs, batch), which the returned losses take.
 
     Args:
         module: the module, of which the parameters with requires_grad are trained.
         losses: a function (module, batch) -> one loss for each record, shape (batch,).
         data: the records.
         collate: a function from a list of records to the batch; torch's default_collate if None.
-        gigabytes: how much host memory, in units of 2^30 bytes, outputs of the frozen layers may take; records beyond
-            it are run again in each step, once for all its points. 0 returns the arguments.
+        gigabytes: how much host memory, in units of 2^30 bytes, outputs of the frozen layers may take. For records
+            beyond it they are computed whenever a record is collated: once in each step of a run, which evaluates the
+            batch at several points (shifted weights). 0 returns the arguments.
     """
     small = all(parameter.requires_grad for parameter in module.parameters())
     if small or not gigabytes:

@@ -49,7 +49,9 @@ _Measure = Callable[[Tensor, Tensor], Tensor]
 def losses_for(model: Any, measure: str = "cross-entropy") -> Losses:
     """Return the loss function of the model's task, which gives one loss for each record of a batch.
 
-    The tasks are classification, regression, tagging of tokens, and masked, causal or seq2seq language modelling.
+    The tasks are classification, regression, tagging of tokens, and masked, causal or seq2seq language modelling, but
+    not classification with problem_type "multi_label_classification". A record's loss is the mean over its labelled
+    tokens, whose label is not -100, and 0 if it has none; in classification a record has a single label.
 
     Args:
         model: a model of transformers, or one that peft has wrapped. Its class says which task it has; a classifier
@@ -61,7 +63,9 @@ def losses_for(model: Any, measure: str = "cross-entropy") -> Losses:
             label's class: it moves with every change of the weights, so that a smaller lambda (1e-2 to 3e-2) will do.
 
     Returns:
-        A function (module, batch) -> float32 losses of shape (batch,). The batch must be a mapping with `labels`.
+        A function (module, batch) -> float32 losses of shape (batch,). The batch must be a mapping with `labels`:
+        integers of shape (batch,) in classification and (batch, tokens) for tokens (which a causal model predicts from
+        those before them: labels are shifted here); in regression numbers, one for each output of the model.
 
     Raises:
         ValueError: an unknown measure, another than "cross-entropy" where labels are numbers, or a model whose task is
@@ -236,9 +240,7 @@ def _decoded(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return each record's mean cross-entropy over its labels, shape (batch,). `labels` has the shape (batch,) or
-    (batch, positions), and `logits` a further axis, the last, for the classes. Labels that are -100 do not count; the
-    mean is 0 if all are -100, and NaN if one of the others is not in [0, classes)."""
+    # NaN for a record with a label that is neither -100 nor in [0, classes)
     wrong = (labels != IGNORED) & ((labels < 0) | (labels >= logits.shape[-1]))
     known = labels.masked_fill(wrong, IGNORED)
     lost = functional.cross_entropy(logits.flatten(0, -2), known.flatten(), reduction="none", ignore_index=IGNORED)
@@ -250,9 +252,7 @@ def _wrong(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _chance_wrong(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return each record's mean of 1 - p over its labels, shape (batch,), where p is the softmax probability of the
-    label's class, or 0 if there is no such class. `labels` has the shape (batch,) or (batch, positions), and `logits` a
-    further axis, the last, for the classes. Labels that are -100 do not count; the mean is 0 if all are -100."""
+    # The mean of 1 - p, where p is the softmax probability of the label's class, or 0 if there is no such class
     known = (labels >= 0) & (labels < logits.shape[-1])
     right = logits.softmax(-1).gather(-1, labels.where(known, 0)[..., None]).squeeze(-1)
     return _over_places(1 - right * known, labels)
@@ -306,12 +306,9 @@ def preference_losses(beta: float = 0.1) -> Losses:
 
 
 def _log_probabilities(module: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-    """Return the log-probability of each answer given its prompt, shape (answers,).
-
-    A batch has input_ids, attention_mask and completion_mask, of shape (answers, tokens): each row is a prompt and its
-    answer, and completion_mask is 1 at the answer's tokens. Raises ValueError if the model gives logits of another
-    shape, as it does with an adapter that has virtual tokens (peft's prompt tuning).
-    """
+    # The log-probability of each answer given its prompt, shape (answers,). Each row of input_ids, shape (answers,
+    # tokens), is a prompt and its answer, whose tokens completion_mask marks by 1. Raises ValueError if the model gives
+    # logits of another shape, as it does with an adapter that has virtual tokens (peft's prompt tuning).
     ids = batch["input_ids"]
     following, answered = (functional.pad(batch[name][:, 1:], (0, 1)) for name in ("input_ids", "completion_mask"))
     places, fewer = _needed(module, answered != 0), {}
