@@ -94,8 +94,8 @@ class Algorithm(ABC):
         return noise_law(noise, lattice=self.levels > 0).on(self.levels)
 
     def require(self, direction: object, directions_per_step: object) -> None:
-        """Raise ValueError unless `direction` is a law of `sphere.DIRECTIONS`, low-rank:RANK included, and K an integer
-        from 1 to 2^16."""
+        """Raise ValueError unless `direction` is a law of `sphere.DIRECTIONS`, low-rank:RANK included, and
+        `directions_per_step` an integer from 1 to 2^16."""
         DIRECTIONS[direction]  # type: ignore[index]
         check.integer("directions_per_step", directions_per_step, at_most=2**16)
 
@@ -107,8 +107,8 @@ class Algorithm(ABC):
     @abstractmethod
     def contributions(self, differences: Array, clip: float) -> Sums:
         """Return the sum over a micro-batch of what its records contribute: their K differences, for private algorithms
-        clipped together to L2 norm C, divided by unit(clip); shape (K,). If `levels` is not 0, each record's quotients
-        are rounded to integers before they are summed, so that their norm is at most `levels`: toward zero, or if K =
+        clipped together to L2 norm C; shape (K,). If `levels` is not 0, each record's numbers are divided by C/levels
+        and rounded to integers before they are summed, so that their norm is at most `levels`: toward zero, or if K =
         1 to the nearest integer. `differences` has shape (batch, K), and `clip` is C."""
 
 
