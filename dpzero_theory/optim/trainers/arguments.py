@@ -80,8 +80,9 @@ _SET_BY_A_RUN: dict[str, dict[str, Any]] = {
 
 
 def for_a_run(arguments: TrainingArguments) -> TrainingArguments:
-    """Return a copy of training arguments with the values that a private run gives to fields of TRL's configurations:
-    no mixed precision, no checkpointing of activations, and reference log-probabilities computed once, pair by pair."""
+    """Return a copy of training arguments. If they are a configuration of TRL, fields have a private run's values
+    there, whatever the user set: bf16, activation_checkpointing and gradient_checkpointing False, and in a DPOConfig
+    precompute_ref_log_probs True and precompute_ref_batch_size 1. Other arguments keep theirs."""
     found = copy.copy(arguments)
     for name, value in _for_class(_SET_BY_A_RUN, arguments).items():
         setattr(found, name, value)
@@ -95,11 +96,13 @@ def require_honoured(arguments: TrainingArguments) -> None:
     """Raise ValueError if training arguments ask for what a private run does not do.
 
     Args:
-        arguments: the arguments as `for_a_run` returns them. A field that `for_a_run` sets must have that value.
+        arguments: the arguments as `for_a_run` returns them, with the values that it sets.
 
     Raises:
-        ValueError: fields that a private run does not honour differ from their defaults; the message names them all. Or
-            `save_only_model` is set together with `load_best_model_at_end`.
+        ValueError: fields that a private run does not honour differ from their defaults (or from what `for_a_run`
+            sets), such as learning_rate, max_grad_norm and num_train_epochs, or any other field but those in `HONOURED`
+            (logging, evaluation, saving and the process); the message names them all. Or `save_only_model`, which
+            leaves the run's state out of checkpoints, with `load_best_model_at_end`, which loads it.
     """
     own, wanted = type(arguments), _for_class(_SET_BY_A_RUN, arguments)
     honoured = {*HONOURED, *_for_class(_HONOURED_IN, arguments)}

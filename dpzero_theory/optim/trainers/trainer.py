@@ -111,7 +111,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             folder, collate and engine. `resume` may be given as "moved", for an output folder that was copied or
             brought from another disk. With settings="auto" in it, eval_dataset is the public records from which
             settings are chosen, unless public_evaluation is True or public_data is given. "auto" stands for
-            dict(settings="auto", target_epsilon=2, target_delta=D) with D = 1e-5, or 1/(10 n) if that is less.
+            dict(settings="auto", target_epsilon=2, target_delta=D) with D = 1e-5, or 1/(10 n) if that is less, for n
+            entries of train_dataset.
         losses: a function (module, collated batch) -> one loss for each record. None takes the losses of the model's
             task (`task_losses.losses_for`), or, for a class with a `compute_loss` of its own, the values of
             `compute_loss` for each record alone.
@@ -463,19 +464,20 @@ def privatize(
 
     Args:
         trainer: a Trainer that has not trained, with arguments that a private run honours (`trainers.arguments`). The
-            private run calls the methods of its class for the loss, evaluation and saving, but for no other part of
-            training.
+            private run calls the methods of its class for the loss, evaluation and saving. Its own create_optimizer,
+            create_scheduler, get_train_dataloader, training_step or _inner_training_loop are refused (unless
+            transformers or trl define them); other methods are ignored.
         private, losses, engine, public_evaluation: as in `DPZeroTrainer`. A class with a `compute_loss` of its own
             needs a forward for each record, unless losses or an engine are given.
-        train_dataset: the data set that the trainer was made with. It must be given if the trainer may have left out
-            entries, as TRL's trainers do.
+        train_dataset: the data set that the trainer was made with, to compare its length with trainer.train_dataset, on
+            which the run trains. It must be given if `args.max_length` is set, as TRL may then leave out entries.
 
     Returns:
         The same object, now also a `DPZeroTrainer`.
 
     Raises:
-        ValueError: a private run would not honour an argument; or the trainer has trained, makes steps of its own, or
-            has left out entries. Its `train` raises it for a `compute_loss` that is no mean of the records' own losses.
+        ValueError: a private run would not honour an argument; or the trainer has trained, has a method that is
+            refused, or has left out entries. Its `train` raises it for a `compute_loss` that is no mean over records.
     """
     kind = type(trainer)
     if not isinstance(trainer, Trainer) or isinstance(trainer, DPZeroTrainer):
