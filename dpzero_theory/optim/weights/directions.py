@@ -89,25 +89,18 @@ def _dealt(first: Tensor, second: Tensor, shapes: _Shapes, rank: int) -> list[_F
     ]
 
 
+# Tensors that are made once for P low-rank directions and then overwritten, so that CUDA graphs which read them can be
+# replayed for P other directions: the directions' signs, and the amounts that multiply these.
 class _Kept:
-    """Tensors that are made once for some number of low-rank directions and then overwritten, so that CUDA graphs which
-    read them can be replayed for other directions: the directions' signs, and the amounts that multiply these.
-
-    Attributes:
-        numbers, amounts: the numbers of the directions, and the amounts, one for each direction, by which a move of the
-            weights multiplies them.
-        tensors: tensors by (content, type, device). The content is "signs"; "scaled", the signs of each direction times
-            the shift along it at which losses are evaluated; "vector", the amounts, for the signs of vectors; or
-            "matrix", the amounts over the square root of the rank, for the signs of matrices.
-        written: the keys of the tensors whose values are up to date.
-        views: for pairs of the tensors, by parameter, views of the part that belongs to it.
-    """
-
     def __init__(self) -> None:
-        self.numbers: tuple[int, ...] = ()
-        self.amounts: tuple[float, ...] = ()
+        self.numbers: tuple[int, ...] = ()  # of the P directions
+        self.amounts: tuple[float, ...] = ()  # by which a move of the weights multiplies the P directions
+        # By (content, type, device). The content is "signs"; "scaled", the signs of each direction times its shift, at
+        # which losses are evaluated; "vector", the amounts, which multiply the signs of vectors; or "matrix", the
+        # amounts over the square root of the rank, which multiply the signs of matrices
         self.tensors: dict[tuple[str, torch.dtype, torch.device], Tensor] = {}
-        self.written: set[tuple[str, torch.dtype, torch.device]] = set()
+        self.written: set[tuple[str, torch.dtype, torch.device]] = set()  # keys of tensors that are up to date
+        # What `_dealt` returned for two of the tensors, by their ids and that of the parameters' shapes (`_views`)
         self.views: dict[Any, Any] = {}
 
     def fresh(self, what: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[Tensor, bool]:
@@ -287,7 +280,8 @@ class Directions:
             amounts: the K >= 1 pairs (number of a direction, amount by which its vector v is multiplied). For sums of
                 the directions u the caller has multiplied each amount by `scale` and `factor` (see the class).
             parameter: the index of the parameter; `shapes` are the shapes of all parameters.
-            first, last: the first row, and the row after the last one. The rows of a vector are its entries.
+            first, last: the first row, and the row after the last one: indices along the parameter's first axis. A
+                parameter of three or more axes is a matrix of shape (first axis, product of the others).
             dtype, device: the type of the result, float32 or float64, and its device.
 
         Returns:
@@ -326,13 +320,14 @@ class Directions:
     def scaled(
         self, numbers: tuple[int, ...], scale: Tensor, shapes: _Shapes, dtype: torch.dtype, device: torch.device
     ) -> list[_Factors]:
-        """Return for each parameter two factors of P low-rank directions, each times a number.
+        """Return for each parameter two factors of P low-rank directions u, each times a coefficient of its own.
 
         Of a matrix they have the shapes (P, rank, rows) and (P, rank, columns), and the sum over the rank of the outer
-        products of their vectors is the direction times its number. Of a vector they are the direction times its
-        number, shape (P, entries), and None. Unless `scale` is a dual number the tensors are kept, so the next call for
-        as many directions writes into them. `numbers` are the numbers of the directions, and `scale` has the number
-        that multiplies each, shape (P,), times the attribute `scale`. `shapes` are the shapes of all parameters.
+        products of their vectors is the coefficient times u. Parameters of three or more axes are matrices of shape
+        (first axis, product of the others). Of a vector they are the coefficient times u, shape (P, entries), and None.
+        Unless `scale` is a dual number the tensors are kept, so the next call for as many directions writes into them.
+        `numbers` are the directions' indices in the run, and the tensor `scale`, shape (P,), has each coefficient times
+        this object's attribute `scale`. `shapes` are the shapes of all parameters.
         """
         wide = WIDE.get(dtype, torch.float32)
         signs, scale = self.signs(numbers, shapes, wide, device), scale.to(device, wide)[:, None]
@@ -374,9 +369,12 @@ class Directions:
         return found
 
     def bits(self, number: int, start: int, count: int) -> NDArray[np.uint8]:
-        """Return `count` of the random signs of direction `number`, from `start` on, eight in a byte.
+        """Return `count` of the random signs of direction `number` of a low-rank law, from sign `start` on, eight in a
+        byte, shape (ceil(count/8),).
 
-        The lowest bit of a byte stands for the first of its signs; a 1 is the sign +1, whatever the attribute `shape`.
+        `start` and `count` may be any integers >= 0. Signs are numbered as in a row of `signs`, over all parameters.
+        The lowest bit of byte 0 stands for sign `start`; a 1 is the sign +1, whatever the attribute `shape`. Bits of
+        the last byte that are left over are 0.
         """
         words = self.words(number, 0, start // 64, -(-(count + start % 64) // 64))
         bits = np.unpackbits(words.view(np.uint8), bitorder="little")[start % 64 :]
@@ -449,9 +447,9 @@ def _powers(shape: Shape | None, rank: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def blocks(rows: int, device: torch.device, width: int = 1) -> Iterator[tuple[int, int]]:
-    """Yield pairs (first row, number of rows): consecutive blocks of `rows` rows that have `width` coordinates each.
+    """Yield pairs (first row, number of rows) that cut `rows` rows of `width` coordinates each into consecutive blocks.
 
-    A block has at most as many coordinates as are made at a time on the device, but at least one row.
+    A block has at most 2^17 coordinates on a CPU and 2^24 on another device, but at least one row.
     """
     largest = max(1, (_CPU_CHUNK if device.type == "cpu" else _GPU_CHUNK) // max(1, width))
     for first in range(0, rows, largest):

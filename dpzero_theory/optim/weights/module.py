@@ -52,12 +52,14 @@ class Weights:
         d: the sum of the sizes.
         collective: whether all processes must take part in a forward, since the module is sharded. Then all of them
             must call `fingerprint` and `values` too.
-        untrained: puts the module's buffers back after each evaluation, and guards its frozen parameters.
-        guarded: whether operations that read or write memory behind torch's functions are looked for and refused. A
-            run sets it to False when it begins.
+        untrained: an `Untrained`, which puts the module's buffers back after each evaluation, and by which a run ends
+            with ValueError after a step that wrote a frozen parameter.
+        guarded: whether evaluations refuse, by ValueError, operations that read a trainable parameter where x + shift u
+            cannot take its place (through a view that was kept, or in a scripted module), or write what must stay. True
+            at first; a run sets it to False, as the evaluations before its first step have refused such losses.
         ids: the index of each trainable parameter by the `id` of its tensor. `index` adds the whole ones that FSDP
             gathers, and None for frozen ones.
-        unread: the names of the parameters that no evaluation has read so far.
+        unread: the names of the parameters with which no evaluation so far has computed.
 
     Raises:
         ValueError: a parameter that cannot be supported: on the meta device (offloaded), a tensor subclass (quantised),
@@ -198,10 +200,11 @@ class Weights:
             self.untrained.put_back(written=reads.written)
 
     def recorder(self) -> Callable[[Callable[[], Any]], Callable[[], Any]] | None:
-        """Return a function that records the kernels which a function starts as a CUDA graph, and returns the replay, a
-        function without arguments that runs them again (`recorded.recorder`). It is None on a CPU, on several devices,
-        for sharded weights, for quantised layers that `train_packed` made trainable, and for directions that are not
-        low-rank."""
+        """Return a function that calls a function without arguments once, records the GPU kernels that it starts as a
+        CUDA graph without running them, and returns the replay: a function that runs them, and returns the tensors of
+        that call, overwritten each time. It raises what the call raises, and RuntimeError for what cannot be recorded.
+        None on a CPU, on several devices, for sharded weights, for quantised layers that `train_packed` made trainable,
+        and for directions that are not low-rank."""
         one = len({parameter.device for parameter in self.parameters}) == 1
         fixed = not self.collective and not self._packed
         return recorder(self.parameters[0].device) if one and self.directions.law.rank and fixed else None
@@ -251,7 +254,7 @@ class Weights:
 
         The new weights are a function of the old ones and `amounts` alone. The sum is formed first, in float32 (float64
         for float64), and then added to x. For low-rank laws the amounts are rounded so that the sum has the same bits
-        in any order, and with more than 64 products of signs it is formed in float64 (`Directions.sum`); for other laws
+        in any order, and with more than 64 terms (pairs times the law's rank) it is formed in float64; for other laws
         it is formed in the order given. A layer made trainable by `train_packed` adds the pairs to its list. Raises
         ValueError for an amount that is not finite, and inside `shifted`.
         """

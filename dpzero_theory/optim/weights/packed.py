@@ -43,9 +43,12 @@ def train_packed(module: nn.Module) -> list[str]:
     """Make the whole weights of all packed linear layers in a module trainable, in place.
 
     A layer counts as packed if it has whole numbers `in_features` and `out_features`, and its `weight` is no plain
-    tensor of 16, 32 or 64 bits: bitsandbytes' `Linear4bit` and `Linear8bitLt`, layers quantised by torchao, and others
-    of this kind. Other parameters stay as they are, trainable or not. Do not cast the module to another type
-    afterwards. A run then needs directions of low rank, and finite differences.
+    floating-point tensor of 16, 32 or 64 bits: bitsandbytes' `Linear4bit` and `Linear8bitLt`, layers quantised by
+    torchao, and others of this kind. `weight` is never written: the layer gets a trainable float64 parameter
+    `packed_moves`, the list of low-rank changes that training adds to it, which checkpoints have, and a forward hook
+    that adds their product with the input to the output. Other parameters stay as they are. Do not cast the module to
+    another type afterwards: a run refuses a list that is not float64. It needs low-rank directions and finite
+    differences.
 
     Args:
         module: the module, with its final weights and on its final device.

@@ -38,9 +38,8 @@ def recorder(device: torch.device) -> _Recorder | None:
 
 
 def _on_cuda(function: Callable[[], _Answer]) -> Callable[[], _Answer]:
-    """Record the kernels that `function` starts on the current GPU, without running them, and return the replay: a
-    function that runs them. All replays return the same tensors, overwritten, so the caller must copy them. Raises what
-    `function` raises, and torch's RuntimeError for operations that cannot be recorded."""
+    # All replays return the same tensors, overwritten, so the caller must copy them. Raises what `function` raises, and
+    # torch's RuntimeError for operations that cannot be recorded
     graph, pool = torch.cuda.CUDAGraph(), _kept().pool()
     try:
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):

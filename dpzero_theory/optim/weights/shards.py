@@ -23,7 +23,7 @@ def _class(module: str, name: str) -> Any:
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether a parameter or tensor is a DTensor, of which each process holds a part."""
+    """Whether a parameter or tensor is a DTensor, of which each process holds a part or, if replicated, all."""
     return type(tensor) not in _PLAIN and isinstance(tensor, _class("tensor", "DTensor"))
 
 
