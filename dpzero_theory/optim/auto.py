@@ -66,9 +66,9 @@ def narrow(module: nn.Module) -> bool:
     """Freeze most of a model of transformers if all its parameters have requires_grad, and return whether that was so.
 
     Trainable stay the parameters of the last normalisation and, if the model has a new head, those outside of its base
-    model, which are the head. A head is taken to be new if the model has no output embeddings, or if all its biases are
-    0, as they are before training. Any other module, and a model without a normalisation that has parameters, stays as
-    it is, and False is returned.
+    model, which are the head. A head is taken to be new if the model has no output embeddings, or if the head has
+    biases and all are 0, as they are before training; a language model's head without biases is frozen. Any other
+    module, and a model without a normalisation that has parameters, stays as it is, and False is returned.
     """
     model: Any = module
     norms = [part for part in module.modules() if "Norm" in type(part).__name__ and part._parameters]
@@ -92,7 +92,12 @@ def choose(
     *,
     narrowed: bool,
 ) -> tuple[dict[str, Any], str]:
-    """Choose the settings of a private run that are not given. The module is afterwards as it was.
+    """Choose the settings of a private run that are not given, such as clip, batch, steps and step size.
+
+    The run is the longest of a few (62 to 1,000 steps) that takes about ten minutes at most. Public records show the
+    norm of a record's gradient, from which clip and step size follow, the smoothing, a record's time and, by short
+    runs, a factor of the step size. Without them these are what was good in earlier runs that trained such weights, and
+    the time is estimated from their number. The module is afterwards as it was.
 
     Args:
         module: the module, whose parameters with requires_grad will be trained.
@@ -104,7 +109,7 @@ def choose(
 
     Returns:
         All settings, the given ones included; and a program that sets them, as lines of Python, the first of which is a
-        comment. It says how the settings were chosen, and how much time and memory the run takes.
+        comment that says how the settings were chosen, and how much time and memory the run takes.
 
     Raises:
         ValueError: a given setting is outside its range, or the losses of public records are not finite, or not of one

@@ -40,7 +40,7 @@ _StepSize = float | Callable[[int], float]
 
 
 class Target(TypedDict, total=False):
-    """The keyword arguments of `Plan.for_target`, which describes them."""
+    """The keyword arguments of `Plan.for_target` but n, the number of records; it describes them."""
 
     sampling: str | Sampling
     relation: str
@@ -71,16 +71,18 @@ class Plan:
     """The public settings of a run.
 
     Attributes:
-        step: one release as the accountant counts it. Its mechanism is a law of noise on integers, such as
-            `discrete-gaussian` or `laplace`; its `coordinates`, how many numbers a release has, may be left out and
-            become directions_per_step. For the algorithm `mezo`, which is not private, the `Sampling` alone.
+        step: one release as the accountant counts it, as Step(1.5, Poisson(0.01), "add-remove", "discrete-gaussian").
+            Its noise is the parameter (Gaussian: standard deviation) of the noise on the sum over a batch, in units of
+            the clip; its mechanism, for dpzero, "discrete-gaussian" or "laplace", as sums are integers in units of
+            clip/2^30. Its `coordinates` become directions_per_step. For `mezo`, not private, the `Sampling` alone.
         n: the number of records.
         steps: T, the number of releases in all, from 1 to 10^9.
         clip: C, the L2 norm to which a record's K differences are clipped, together; 0 for mezo, which does not clip.
+            A difference is a rate: a change of loss over lambda or 2 lambda, or a derivative along a direction.
         smoothing: lambda > 0, how far a difference shifts the weights; 0 with difference="exact".
         step_sizes: alpha >= 0, as a tuple of one number for all steps, or of T numbers, one for each.
         algorithm: the name of the update rule, `dpzero` or `mezo`.
-        direction: the name of the law of the random directions.
+        direction: the law of the random directions: "rademacher", "gaussian", "sphere" or "low-rank:RANK".
         directions_per_step: K, from 1 to 2^16.
         difference: the name of the rule for differences, `central`, `forward` or `exact`.
         shape: how much longer directions are along one weight than along another, a text that
@@ -158,7 +160,9 @@ class Plan:
             smoothing: lambda > 0, how far a difference shifts the weights along u; 0 with difference="exact".
             relation: which data sets are neighbours. One record has another value in one of them (`replace-one`), is
                 missing (`add-remove`), or adds nothing (`zero-out`).
-            sampling: a sampling of `privacy.sampling` whose batches a run can draw, such as "poisson".
+            sampling: how batches are drawn, a `Sampling` or its name: "full", "poisson", "truncated-poisson:B/n" (at
+                most B), "cyclic-poisson:B" (B groups take turns), "fixed-size", or "random-allocation:k" (each record
+                in k random steps of every m; ":k" is left out for 1), where m follows from expected_batch.
             algorithm: the name of a private algorithm in `step.algorithm.ALGORITHMS`; `dpzero` if left out.
             noise: `gaussian` (the default), or `laplace`, which has a pure epsilon too.
             direction: a name of `sphere.DIRECTIONS`, or `low-rank:RANK`; `rademacher`, random signs, if left out.

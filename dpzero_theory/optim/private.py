@@ -102,14 +102,14 @@ def make_private_with_epsilon(
         data: the private records, a map-style data set. Their number is n.
         folder: the folder of the run, new or empty, or with resume=True the folder of an earlier run.
         settings: "auto" chooses every setting that is not among the options, prints on standard error how much time
-            and memory the run takes and a program that repeats the choice, and trains the last normalisation and a new
-            head alone if all parameters of a transformers model have requires_grad (`optim.auto`). Of the private
-            records only their number counts; they are read to be compared with the public ones. None, the default,
-            chooses nothing.
+            and memory the run takes and a program that repeats the choice. If all parameters of a transformers model
+            have requires_grad, it takes that from all but the last normalisation and a new head: that of a model
+            without output embeddings, such as a classifier, or one whose biases are all 0. Of the private records only
+            their number counts; they are read to be compared with the public ones. None, the default, chooses nothing.
         public_data: public or synthetic records like the private ones, from which settings="auto" chooses in at most
-            about a minute; made by `by_user` if the private ones are. It must share no record with `data`, which is
-            looked at before anything is chosen. None chooses what was good in earlier runs that trained such weights:
-            adapters, a normalisation, all weights, or a head or small model.
+            about a minute; made by `by_user` if the private ones are. It must share no record with `data`. None chooses
+            what was good in earlier runs that trained such weights: adapters, a normalisation, all weights, or a head
+            or small model.
         options: the settings of the plan, as `Plan.for_target` describes them, of which target_epsilon and target_delta
             must be given, and unless `settings` is "auto" also steps (or epochs), expected_batch, clip, step_size,
             smoothing, relation and sampling; and any settings of how the run is executed, as `make_private` describes
@@ -121,7 +121,7 @@ def make_private_with_epsilon(
 
     Raises:
         ValueError: an argument that is unknown, missing or outside its range; settings="auto" with an engine or with
-            several processes.
+            several processes; public_data without it, or that shares a record with data.
         PreconditionError: there is no least noise; see `Plan.for_target`.
         Exception: the errors of `make_private`.
     """
@@ -169,7 +169,7 @@ def make_private(
             released; see `files.folder`.
         target_epsilon: the largest epsilon > 0 that the plan may cost at target_delta; None for what the plan costs
             there.
-        execution: how the run is executed, any of the following settings.
+        execution: how the run is executed, any of the following settings; where no default is named it is None.
         micro_batch: the number of records that are evaluated at a time, an integer >= 1; 64 if left out. It changes
             memory, speed and rounding.
         points_at_once: how many of a step's points (the weights x + shift u) are evaluated in one pass, an integer from
@@ -412,14 +412,11 @@ def _engine_or_losses(engine: object, losses: Losses | None, module: nn.Module, 
 def _evaluated(
     module: nn.Module, data: Data, losses: Losses, collate: Collate, micro_batch: int, states_memory: float
 ) -> tuple[Data, Losses, Collate, int]:
-    """Return the data set, losses, collate function and micro-batch with which a run evaluates its records.
-
-    They are the arguments, with four exceptions. An engine gets records as they are, in a list. If the collator masks
-    tokens at random, masks are drawn by record and step. The outputs of frozen layers are computed once for each record
-    and kept while they fit into `states_memory` GiB (0 for never). If a record is a user, users are evaluated one by
-    one, in parts of `micro_batch` texts; the micro-batch that is returned is then 1, a user. Raises ValueError for an
-    engine with a collate function, or with users as records.
-    """
+    # Returns the data set, losses, collate function and micro-batch with which a run evaluates its records. They are
+    # the arguments, with four exceptions. If `losses` is an `Engine`, the batch is the list of the records. If
+    # `collate` masks tokens at random, the data set draws masks by record and step. The outputs of frozen layers are
+    # computed once for each record and kept while they fit into `states_memory` GiB (0 for never). If `data` is by
+    # user, users are evaluated one by one, in parts of `micro_batch` texts, and the micro-batch returned is 1, a user.
     users = data if isinstance(data, ByUser) else None
     if isinstance(losses, Engine):
         if collate is not None or users is not None:

@@ -63,22 +63,24 @@ def first_step_size(factor: float, steps: int, norm: float) -> float:
 
 
 class Public:
-    """What is measured on public records: settings for a run, and how long the run takes.
+    """What is measured on public records, when the object is made: settings for a run, and how long the run takes.
 
     Args:
         weights: the trainable weights of the module.
-        records: the arguments losses, data and collate of `Evaluation`, for public records.
-        rule: the difference rule of the run.
-        settings: settings of the run; the smoothing is where the search begins.
+        records: the tuple (losses, data, collate): a function (module, batch) -> one loss for each record, the public
+            records, and a function from a list of them to the batch (None: torch's default_collate).
+        rule: the difference rule of the run, an entry of `DIFFERENCES`.
+        settings: a mapping with at least the smoothing, direction and directions_per_step of the run, by these names.
         began: when the choice began, by `time.monotonic`.
 
     Attributes:
         count: the number of public records.
-        smoothing: the smoothing lambda, the largest of three whose halving changes differences by at most 1%; 0 for
-            exact differences.
+        smoothing: the smoothing lambda: the first of the given one, a tenth and a hundredth of it for which halving it
+            changes the differences of 8 records by at most 1% in L2 norm, or else the one of least change (time may
+            end the search); 0 for exact differences.
         norm: the median norm of a record's gradient.
         micro_batch, at_once: how many records, and how many points of a step, fit into one pass.
-        once: how many seconds it takes to read a record for the first time, when frozen layers run.
+        once: how many seconds it takes to read a record for the first time, frozen layers' outputs (if kept) included.
         seconds: how long the evaluation of one record at one point takes.
     """
 
@@ -114,7 +116,7 @@ class Public:
 
     @property
     def said(self) -> str:
-        """The memory that was held so far, in words."""
+        """The peak memory of this process until now, in words: of its GPU, or without a GPU its own (GiB)."""
         return f"; peak memory so far {_peak():.1f} GiB"
 
     def _change(self, width: float) -> float:
@@ -134,8 +136,9 @@ class Public:
         return self._own.combine(values, width), float(values.mean())
 
     def smooth(self, plan: Plan) -> float | None:
-        """Return the smoothing for a plan, of those for which the start of the run warns of no rounding the one with
-        the least error; None if its error is large. The plan may have any smoothing."""
+        """Return the smoothing lambda for a plan, whatever the plan's own is: of those that were tried, or a larger
+        one, and at which the start of the run would not warn of rounding, the one whose halving changes the differences
+        of 8 public records the least, in L2 norm; None if that changes them by more than a tenth."""
         most = int(_PILOT / (20 * self.seconds))
         rows = self._rows[: max(_FEW, min(2 * self.micro_batch, most))]
         rounded = rounded_by(self._weights, *self._records, plan, rows, math.ceil(len(rows) / 2))
@@ -147,7 +150,8 @@ class Public:
         return best if found[best] <= _COARSE else None
 
     def alone(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return settings with which records are evaluated one by one, and measure how long that takes."""
+        """Return settings for records that are evaluated one by one (isolation="exact", micro_batch=1, points_at_once
+        and smoothing), and measure the attribute `seconds` anew. `settings` are the run's, as the class takes them."""
         self._fit({**settings, "micro_batch": 1})
         return {"isolation": "exact", "micro_batch": 1, "points_at_once": self.at_once, "smoothing": self.smoothing}
 
@@ -177,9 +181,11 @@ class Public:
         """Return the number f, of those tried, for which a short run on public records ends at the least loss.
 
         At step t of T a run has the step size f sqrt(1000/T) (1 - t/T)/norm^2, where norm is the median norm of a
-        record's gradient. The first run has f = `guess`, and no run begins that would end after a minute of choosing.
-        `plan` is the plan of the private run, and plan_of(T) is a like plan with T steps. Returns None if there is no
-        time for a single run of 30 steps.
+        record's gradient. A short run has 30 to 300 steps, but no more than `plan`, the private run's, and the noise of
+        plan_of(T), the plan with T steps for the same epsilon. Its loss is that of public records on which it does not
+        train, infinite if it diverges. The first has f = `guess`; from there, or from where its releases say that f
+        should be, f goes up and down by factors of sqrt(10) while the loss falls. No run begins that would end after a
+        minute of choosing. Returns None if there is no time for one of 30 steps, and `guess` if all diverge.
         """
         cost = self._rule.points(plan.directions_per_step) * self.seconds
         most = min(plan.steps, 10 * _FEWEST_STEPS)
@@ -214,14 +220,14 @@ class Public:
         return guess * 10 ** (best / 2)
 
     def _tried(self, plan: Plan, rows: Any, first: float) -> tuple[float, float]:
-        """Make a short run on the public records with the numbers `rows`, all in each step, with the noise of the
-        averages that `plan` releases and a step size that falls evenly from `first` to 0.
-
-        Returns a mean over other public records at its end, infinity if it diverges: of l/(l + L), where l is a
-        record's loss and L the mean loss at the start, or of l if L is negative. And a factor for `first` in the next
-        try. If the releases show clearly that the run hardly moved or diverged, the factor is L over how far they say
-        that the loss fell, from 1/1000 to 1000; else 1.
-        """
+        # Makes a short run of the plan's steps on the public records with the numbers `rows` (an integer array), all in
+        # each step, with the noise of the averages that `plan` releases and a step size that falls evenly from `first`
+        # to 0. The caller puts the weights back. Returns a mean over every second public record that was read, none of
+        # them in `rows`, at its end, infinity if a loss is not finite or the verdict is "diverges": of l/(l + L), where
+        # l is a record's loss and L the mean loss at the start, or of l if L is negative. And a factor for `first` in
+        # the next try: 1, or if the verdict is "diverges" or "stands still" and the descent, the estimate to first
+        # order of how far the loss fell (far above L in a run that diverges), exceeds its error, L over the descent,
+        # from 1/1000 to 1000 (1/1000 if L is negative).
         release = plan.release.with_noise(plan.noise_multiplier * len(rows) / plan.expected_batch)
         falling = Falling(first, plan.steps)
         sizes = tuple(falling(step) for step in range(plan.steps))

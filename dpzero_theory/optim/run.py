@@ -51,7 +51,8 @@ class Run:
     """A run of the algorithm that its plan names, made by the functions of `optim.private`.
 
     Args:
-        header: what the run was begun with. Its attribute `plan` has the public settings.
+        header: what the run was begun with, a `Header`: `plan`, the public settings; `key`, from which directions are
+            computed; the initial weights' fingerprint; whether the run is private; and others.
         weights: the trainable weights of the module.
         sums: an object that evaluates a batch of records and sums their clipped differences.
         noise: the source of the noise of the releases.
@@ -93,9 +94,9 @@ class Run:
         self._current = False  # Whether all releases in the file have moved the weights
 
     def step(self) -> Record:
-        """Make one release, move the weights by it, and return what was released.
+        """Make one release, move the weights by it, and return what was released, a `Record` (of the run's file).
 
-        A record whose loss raises counts as 0, except in a sharded module, where the step raises the loss's exception.
+        A data record whose loss raises counts as 0, except in a sharded module, where the step raises the exception.
 
         Raises:
             BudgetSpentError: no release of the plan is left (`releases_left`).
@@ -133,7 +134,8 @@ class Run:
                 known (`verdict.Descent`). A warning says so as soon as it is seen.
 
         Raises:
-            ValueError: the weights of several ranks differ at the end; or what `step` raises.
+            ValueError: the weights of several ranks differ at the end.
+            Exception: what `step` and the callback raise.
         """
         records = self._ranks.lead(self._records)
         self._catch_up(records)
@@ -224,11 +226,12 @@ class Run:
         return self.plan.epsilon(delta).upper if self.history else 0.0
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return a checkpoint as tensors by name: the trainable weights, how many releases have moved them, and a key.
+        """Return a checkpoint as tensors by name: each trainable weight under "weights." and its name, under
+        "run.position" how many releases have moved them, and under "run.key" the run's public key.
 
-        The weights catch up with the file first (`catch_up`). By the key, the run's public one, `load_state_dict`
-        refuses a checkpoint of another run. A checkpoint holds released information only, in copies in host memory.
-        Weights that are sharded are gathered, on rank 0 alone, for a file that every process loads.
+        The weights catch up with the file first (`catch_up`). By the key `load_state_dict` refuses a checkpoint of
+        another run. A checkpoint holds released information only, in copies in host memory. Every process must call
+        the method. Sharded weights are gathered on rank 0, whose checkpoint is the one to save; others lack them.
         """
         self.catch_up()
         self._ranks.lead(lambda: self._file.sync())

@@ -55,12 +55,15 @@ class Verdict(NamedTuple):
 
 
 class Descent:
-    """Sums up a run's descent, an estimate of how far its steps lower the mean loss, release by release.
+    """Sums up a run's descent, an estimate of how far its steps lower the mean loss, release by release. The property
+    `verdict` judges it, and has the descent and its error, in the unit of the loss.
 
     Args:
         plan: the plan of the run.
         loss_at_start: about what the mean loss is before training, above 0: a public guess, such as the logarithm of
-            the number of classes.
+            the number of classes. It does not change the descent, but the word: "stands still" is a descent below 3% of
+            the guess, and "diverges" one above 2 (early) to 5 times (late) the guess, or 0.5 times in the second half
+            alone, noise allowed for.
         records: the releases that were made already.
     """
 
@@ -81,7 +84,8 @@ class Descent:
             self.add(record)
 
     def add(self, record: Record) -> None:
-        """Add a release's estimate of how far its step lowers the mean loss, and the variance of that estimate."""
+        """Add to the sums that `verdict` judges a release's estimate of how far its step lowers the mean loss, and the
+        variance of that estimate."""
         squares = (np.array(record.sums, dtype=np.float64) * self._plan.unit) ** 2
         alpha, excess = self._plan.step_size(record.release), squares - self._second
         self._made += 1

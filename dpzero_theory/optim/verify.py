@@ -95,9 +95,11 @@ def verify(
 
     Args:
         folder: the folder that the run wrote, or a Trainer's output folder.
-        initial: the weights at the start, from which the run is replayed; None to leave that out.
-        final: the weights that are compared with the outcome of the replay, for which `initial` must be given; None to
-            leave that out.
+        initial: the weights at the start, from which the run is replayed, as Checkpoint(tensors), where `tensors` has
+            the trainable parameters by their names in the module, of its shapes and dtypes; None to leave that out.
+        final: the weights that are compared bit for bit with the end of the replay, as `initial`, which must be given;
+            or Checkpoint.of(run.state_dict()), compared with the replay up to there. None to leave that out. Weights
+            of another model or run make a finding that fails.
         loss_at_start: about what the mean loss was before training, above 0; the verdict whether the run has learned
             rests on it (`verdict.Descent`).
 
@@ -190,10 +192,8 @@ def _load(name: str, path: Path | None) -> Checkpoint | None:
 
 
 def _shown(report: Report, form: str, *, full: bool = False) -> str:
-    """Return the report as text, JSON or HTML, for the `form` "text", "json" or "html". The text is empty if something
-    does not hold; else it has some ten lines, or with `full` the whole privacy statement, all findings, and a list of
-    what nobody can find out from the files, such as whether the run's software was changed. The other forms always have
-    all of it."""
+    # `form` is "text", "json" or "html". The text is empty if something does not hold; else it has some ten lines, or
+    # with `full` the whole privacy statement, all findings and `_CANNOT_TELL`. The other forms always have all of it.
     findings, claimed = report
     if form == "html":
         return document(
