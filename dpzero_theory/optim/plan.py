@@ -82,7 +82,7 @@ class Plan:
         smoothing: lambda > 0, how far a difference shifts the weights; 0 with difference="exact".
         step_sizes: alpha >= 0, as a tuple of one number for all steps, or of T numbers, one for each.
         algorithm: the name of the update rule, `dpzero` or `mezo`.
-        direction: the law of the random directions: "rademacher", "gaussian", "sphere" or "low-rank:RANK".
+        direction: the law of the random directions: "rademacher", "gaussian", "sphere", "low-rank" or "low-rank:RANK".
         directions_per_step: K, from 1 to 2^16.
         difference: the name of the rule for differences, `central`, `forward` or `exact`.
         shape: how much longer directions are along one weight than along another, a text that
