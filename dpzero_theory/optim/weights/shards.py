@@ -48,7 +48,9 @@ def piece(parameter: Tensor) -> tuple[Tensor, int]:
 
 
 def whole(parameter: Tensor) -> Tensor:
-    """Return the pieces of a parameter that all processes hold, joined to one tensor. Every process must call this."""
+    """Return a parameter as one plain, detached tensor of its shape, the same in every process. The rows of a sharded
+    one are gathered from all processes, so every process must call this; another parameter is returned in its own
+    memory, so only read the result."""
     held, of = piece(parameter)[0], cast(Any, parameter)
     if not is_sharded(parameter):
         return held

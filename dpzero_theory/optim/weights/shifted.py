@@ -75,17 +75,20 @@ number times as many rows as it has columns. That takes less time than adding to
 class Shifted(TorchFunctionMode):
     """A context manager in whose block functions that read trainable parameters compute with x + shift u.
 
+    At one point this is so for all of torch's functions. In a pass over several points, with low-rank directions, any
+    function but matrix products, embeddings, convolutions, layer and RMS norms, and sums, products and quotients by
+    entry raises ValueError.
+
     Args:
         weights: the trainable parameters x and the run's directions, a `module.Weights`.
         numbers: for each point that is evaluated in one pass, the number of its direction u.
-        shifts: for each point, the shift along u times the number by which the vector that `Directions` makes must be
-            multiplied to be u: `Directions.factor`, which is 1 but for the law `sphere`, times `Directions.scale`,
-            which is 1 without a shape. With `exact` it is this number alone.
-        rows: the number of records times the number of points, as a batch has one copy of its records for each point.
-            It is read only with two or more points.
-        guard: refuses other ways of reading the parameters; None to let them pass.
-        exact: whether the derivatives by the shift at x are computed, in place of values at a shift.
-        scale: the shifts as a float64 tensor on the weights' device, which is read in their place; None to make one.
+        shifts: for each point the shift times `Directions.factor` times `Directions.scale`, the two numbers by which
+            the vector that `Directions` computes must be multiplied to be u; with `exact` (one point) only these two.
+        rows: the number of records times the number of points. With two or more points a batch must have one copy of
+            all its records for each point, one whole copy after the other; with one point this is not read.
+        guard: a `Guard`, which refuses other ways of reading the parameters; None to let them pass.
+        exact: whether losses become dual numbers with their derivatives by the shift at 0, in place of values.
+        scale: a float64 tensor on the weights' device whose numbers are read in place of `shifts`; None to make one.
 
     Attributes:
         written: whether a function was called that may have written buffers by writes that torch does not count.
@@ -533,9 +536,10 @@ def _ready() -> None:
 
 @contextmanager
 def differentiable() -> Iterator[Callable[[Tensor], Tensor]]:
-    """A context manager in whose block torch carries derivatives forward, with losses computed inside `Shifted`.
+    """A context manager in whose block torch carries derivatives forward. Compute losses in an inner block of
+    `Shifted(..., exact=True)`: they are functions of one number, the shift of the weights along a direction, at 0.
 
-    It gives a function that takes the losses, a tensor of dual numbers, and returns their derivatives by the shift, a
+    It gives a function that takes these losses, a tensor of dual numbers, and returns their derivatives by the shift, a
     tensor of the same shape; NaN where the losses are not finite. Call it inside the block. It raises ValueError for
     losses without a derivative. Attention runs by its plain kernel, the only one with a forward derivative. An
     operation that has none raises ValueError, which names the operation.
