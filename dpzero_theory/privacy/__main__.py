@@ -114,10 +114,8 @@ def _question(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def _left_out(given: dict[str, Any], sampling: str | None) -> str:
-    """Return the name of the number to find. `given` has for each name a number or None: it is the one of epsilon and
-    noise_multiplier that is None, whatever else is; or, if both are numbers, the only one of delta, steps, n and batch
-    that is None. A batch that is None beside one other number is not to be found with full batches, which need none,
-    nor without a `sampling`. Raises ValueError if there is not exactly one number to find."""
+    # The name of the number to find: epsilon or noise_multiplier if one of them is None (the caller refuses other
+    # gaps), else the only other one that is None, apart from the batch, which full batches do not need.
     targets = [name for name in ("epsilon", "noise_multiplier") if given[name] is None]
     if len(targets) == 2:
         raise ValueError("one of --epsilon, --noise-multiplier must be given")

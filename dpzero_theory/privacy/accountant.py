@@ -141,7 +141,7 @@ class Group:
     """The privacy of a history for data sets that differ in up to `size` records, which is 1 for a single record.
 
     Args:
-        history: steps such as `step * 1000`, all with one relation.
+        history: steps such as `step * 1000`, all with one neighbouring relation.
         size: the number of records in which neighbouring data sets may differ, from 1 to n.
         n: the number of records of the larger data set, or None if it is not known. It must be given for groups in
             fixed-size batches under add-remove.
@@ -149,11 +149,12 @@ class Group:
     Attributes:
         made, size: the history as a tuple of `Step`s, and the argument.
         one, together: the laws of the privacy losses of all steps, as a `Cost`: if one record changes, and if all
-            records of the group change at once; the second has no upper bound if none is known.
-        each: the `Cost` if one record changes while others of the group are missing already; only set for `size` > 1.
+            records of the group change at once; the same for `size` 1. The second has no upper bound if none is known.
+        each: the `Cost` that bounds each change if the group's records change one after another. It is `one` but for
+            fixed-size batches under add-remove, whose sample rate grows with each removal. Not set for `size` 1.
 
     Raises:
-        ValueError: an argument outside its range.
+        ValueError: an argument outside its range, steps with several relations, or n missing where it must be given.
     """
 
     def __init__(self, history: Steps, size: int = 1, n: int | None = None) -> None:
@@ -392,10 +393,11 @@ def _largest(
 
 
 def _compositions(cost: Cost, end: int) -> list[Parts]:
-    """The compositions of laws whose largest delta bounds the delta of a cost from above (`end` 0) or from below (`end`
-    1): one for each order of two neighbouring data sets, or a single one if both orders have equal laws. One Gaussian
-    law stands for all Gaussian releases without sampling, whose mu^2 add up, and for `end` 0 one law for all zCDP
-    steps. Raises ValueError if the rho of all zCDP steps is above 100."""
+    """The compositions, tuples of pairs (law of one release's privacy loss, number of such releases), whose largest
+    delta bounds the delta of a cost from above (`end` 0) or from below (`end` 1): one for each order of two
+    neighbouring data sets, or a single one if both orders have equal laws. One Gaussian law stands for all Gaussian
+    releases without sampling, whose mu^2 add up. For `end` 0 one law stands for all zCDP steps, and ValueError is
+    raised if their rho is above 100; for `end` 1 they are left out, which can only lower delta."""
     extra: list[tuple[Law, int]] = []
     if square := cost.squares[end]:
         extra.append((Gaussian("remove", 1.0, 1 / math.sqrt(square)), 1))

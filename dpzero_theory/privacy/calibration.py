@@ -87,10 +87,12 @@ def calibrate(
 
 def calibrated(made: Step, epsilon: float, target_delta: float, group: int = 1, n: int | None = None) -> Bracket:
     """The smallest noise multiplier with which the steps `made`, whose own multiplier is ignored, meet the target
-    (`epsilon`, `target_delta`). Neighbouring data sets differ in up to `group` records, and the larger one has `n`
-    records, or None if that is not known. The `value` of the result is its upper end, with which the target is
-    certainly met. Raises ValueError for an argument outside its range (the target is called target_epsilon and
-    target_delta), and PreconditionError if every multiplier, however small, meets the target."""
+    (`epsilon`, `target_delta`), for neighbouring data sets that differ in up to `group` records, from 1 to n. The
+    larger data set has `n` records, or None if that is not known; groups in fixed-size batches under add-remove need
+    it. epsilon is above 0, and at most 10^4 with sampled batches; target_delta is in [1e-30, 1), or 0 for noise with a
+    pure epsilon such as Laplace. The `value` of the result is its upper end, with which the target is certainly met.
+    Raises ValueError for an argument outside its range (messages call the target target_epsilon and target_delta), and
+    PreconditionError if every multiplier, however small, meets the target."""
     check.real("target_epsilon", epsilon, above=0, at_most=_BEYOND)
     delta = check.real("target_delta", target_delta, at_least=0, below=1)
     loud = Group(made.with_noise(_LOUD), group, n)

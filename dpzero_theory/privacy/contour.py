@@ -35,10 +35,10 @@ class _Unfit(ArithmeticError):
 
 
 class _Moments:
-    """The moments E e^{z L} of one release's privacy loss L, with z = tau + i t, as sums over equally spaced outputs x,
-    for 0 < tau <= `most` and 0 <= t <= `far`. Outputs are chosen so that the errors of `count` releases together are
-    about the share `error` of the moment for z = tau to the power `count`; the methods bound the true errors. `law`
-    must have one formula for its loss at all outputs. Raises `_Unfit` if too many outputs are needed."""
+    """The moments M(z) = E_P e^{z L} of the loss L of one release with the law `law`, of a kind that `fits` allows, for
+    z = tau + i t, 0 < tau <= `most` and 0 <= t <= `far`, as sums over equally spaced outputs `x`. Their spacing is such
+    that M(z)^`count` is wrong by about the share `error` of M(tau)^`count`; the methods bound the true errors.
+    `log_terms` has the terms for t = 0. Raises `_Unfit` if too many outputs are needed."""
 
     def __init__(self, law: Gaussian, count: int, most: float, far: float, error: float = _ERRORS[0]) -> None:
         (branch,) = law.branches
@@ -46,8 +46,8 @@ class _Moments:
         self.a, self.rise, self.fall = branch.a, branch.up, branch.down
         wanted = math.log(2 * count / error) + 3
         power, fall, negative = self._powers(most)
-        # The step in x must be small enough for two bounds: that of `aliases`, along the best of the lines Im x = +-s^2
-        # eta, and that of `decay`, along lines about 0.7 s^2 from those on which it bounds a moment.
+        # The error of a sum over outputs by its step follows from its integrand on lines of complex x: in `aliases` the
+        # lines Im x = +-s^2 eta for the best eta in `heights`, in `decay` lines about 0.7 s^2 beside its own.
         self.heights = np.minimum(_HEIGHTS / s, 2.5)
         inverse = float(np.min((wanted + self._costs(most, np.array([far]))[:, 0]) / (s * s * self.heights)))
         mantissa, exponent = math.frexp(2 * math.pi / max(inverse, (wanted / 2 + 0.4 * negative) / (s * s * 0.7)))
@@ -116,9 +116,9 @@ class _Moments:
         return np.asarray(np.exp(logs) * 1.01)
 
     def decay(self, tau: float, log_m: float, t: Array) -> Array:
-        """For each of a rising array of t > 0 the log of a bound on |E e^{(tau + i t') L}| for all t' >= t, over E
-        e^{tau L} = e^`log_m`, L being the loss: how small the integrand is beyond t. Raises `_Unfit` for too wide
-        steps."""
+        """For each entry of `t`, a rising array > 0, the log of an upper bound on |E e^{(tau + i t') L}| / E e^{tau L}
+        over all t' >= t, with L the loss and `log_m` = log E e^{tau L}: where may a sum over t end? Raises `_Unfit` if
+        the outputs, `step` apart, are too far apart for this bound."""
         s, (power, fall, negative) = self.law.noise, self._powers(tau)
         if (margin := 0.2 * self.step * (math.log(2 * self.count) + 6 + 0.35 * negative) / (s * s)) > 1.4:
             raise _Unfit
@@ -177,7 +177,8 @@ class _Integral:
 
 
 def fits(parts: Parts) -> bool:
-    """Whether `answers` may be tried for `parts`: all laws are `Gaussian`, of rates below 1, none "fixed-size"."""
+    """Whether `answers` may be tried for `parts`, pairs (law of one release, number of such releases): all laws are
+    `Gaussian`, with a sample rate below 1 and of another kind than "fixed-size" (batches of fixed size, replaced)."""
     fit = all(isinstance(law, Gaussian) and law.rate < 1 and law.kind != "fixed-size" for law, _ in parts)
     return bool(parts) and fit
 
@@ -185,9 +186,9 @@ def fits(parts: Parts) -> bool:
 @lru_cache(maxsize=64)
 @np.errstate(all="ignore")
 def answers(parts: Parts, epsilon: float) -> _Integral | None:
-    """Bounds on the delta of a composition, by this module's integral: an object with methods upper(x) and lower(x),
-    true at every epsilon x >= 0 and narrow near x = `epsilon` >= 0. None if the integral does not fit the laws, or not
-    within 1e-4 of delta; then use `grid`. `parts` are pairs (law of one release, number of such releases)."""
+    """Bounds on delta of the composition `parts`, pairs (law of one release's privacy loss, number of such releases):
+    an object whose methods upper(x) and lower(x) are true at every epsilon x >= 0, and narrow near `epsilon` >= 0. None
+    if not `fits`, or if upper - lower at `epsilon` is not found to be at most 1e-4 of upper; then use `grid`."""
     if not fits(parts):
         return None
     releases = [(law, count) for law, count in parts if isinstance(law, Gaussian)]
@@ -201,10 +202,10 @@ def answers(parts: Parts, epsilon: float) -> _Integral | None:
 
 
 def _saddle(parts: list[tuple[Gaussian, int]], epsilon: float) -> tuple[float, float, float]:
-    """Three numbers for the integral that gives delta(`epsilon`) of `parts`, laws with their numbers of releases: a tau
-    > 0 at which the integrand is about least; the standard deviation of the total loss when probabilities are
-    multiplied by e^{tau loss}; and how far above tau to take the Chernoff bound that limits the error by the step in t.
-    Any choice is correct. Raises `_Unfit` if the search does not end."""
+    """Three numbers for the integral over t at the top of this module, which gives delta(`epsilon`) of `parts`: its
+    tau, about where |integrand| at t = 0 is least; the standard deviation of the total loss L under P tilted by e^{tau
+    L}; and a shift > 0: Chernoff's bound at tau + shift limits the error of a sum over steps in t. Other numbers are
+    correct too, but need more nodes. Raises `_Unfit` if the search for tau does not end."""
     spreads = [n * law.rate**2 * math.expm1(min(1 / law.noise**2, 50.0)) for law, n in parts]
     variance = math.fsum(v * (4 if law.kind == "replace" else 1) for (law, _), v in zip(parts, spreads, strict=True))
     normal, centre = variance, epsilon - variance / 2

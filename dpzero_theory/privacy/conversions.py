@@ -33,12 +33,13 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
     and K_j(t) = log E_P e^(t L) for its privacy loss L. The second term is for all other Gaussian releases, which are
     together mu-GDP (Mironov 2017). The bracket includes quadrature and rounding errors. Discrete Gaussian noise has the
     probabilities of rounded continuous noise up to a factor e^G, with G at most about 1e-12 (`Cost.ratio`); therefore G
-    (2a - 1)/(a - 1) is added to the upper end and subtracted from the lower one.
+    (2a - 1)/(a - 1) is added to the upper end and subtracted from the lower one. A step that is only stated to be (xi,
+    rho)-zCDP (`stated.concentrated`) adds xi + rho a to the upper end, and 0 to the lower one.
 
     Args:
         history: steps, such as `step * 1000`, all with one relation. Noise must be continuous or discrete Gaussian, and
-            the sampling full, poisson, cyclic-poisson, fixed-order, shuffled or fixed-size (not under zero-out).
-            Shuffled batches and zCDP statements (`stated.concentrated`) count as 0 in the lower end.
+            the sampling full, poisson, cyclic-poisson, fixed-order, shuffled or fixed-size (not under zero-out); or
+            steps are stated to be zCDP. Shuffled batches count as 0 in the lower end.
         order: a > 1.
 
     Returns:

@@ -201,7 +201,8 @@ class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
         return epsilon_of_history(self.history, delta).upper
 
     def get_delta(self, target_epsilon: float) -> float:
-        """The certified delta at target_epsilon >= 0; 0 if no event was composed, 1 if one protects nothing."""
+        """The certified delta at target_epsilon >= 0; 0 if no event was composed, 1 if one protects nothing. Raises
+        ValueError for a negative target_epsilon, once an event was composed."""
         if self._unprotected:
             return 1.0
         if not self._steps or target_epsilon == math.inf:

@@ -96,13 +96,11 @@ def _offset(sketches: _Sketches, laws: _Cut, width: float, tau: float) -> float:
 def _composed(
     laws: _Cut, kind: str, bottom: float, grid: tuple[float, int, float, float], fewer: int = 0
 ) -> tuple[int, Array, float, float, float]:
-    """Compose one kind of weights of the losses of `laws`, pairs (law cut into cells, number of releases), on a grid of
-    total losses from `bottom` on: "upper", P's of a pair that dominates the release, or "p" or "q", P's or Q's of a
-    pair that it dominates. `fewer` releases of each law are left out. `grid` has its width, its number of points, and r
-    > 0 of the Chernoff bounds by E e^{r loss} and E e^{-r loss} on the weight above and below it. Returned are k of the
-    first point k width; the weights, scaled to the sum 1; the log of the number by which they were divided; a bound on
-    the Euclidean norm of their errors; and a bound on the weight that is not on the grid. Raises OverflowError if a
-    law's weights have a sum below 1e-250."""
+    # Composes one kind of weights of `laws`, "upper", "p" or "q" (`Cells`), without `fewer` releases of each law, on a
+    # grid of total losses from `bottom` on. `grid` has its width, its number of points and the rates r > 0 of the
+    # Chernoff bounds by E e^{r loss} and E e^{-r loss} on what is above and below it. Returns k of the first point k
+    # width; the weights, tilted as the cells are and scaled to the sum 1; the log of what they were divided by; and
+    # bounds on the Euclidean norm of the scaled weights' errors and on the scaled weight that is not on the grid.
     (width, points, *rates), ones, log_scale = grid, [], 0.0
     start = math.floor(bottom / width)
     for c, count in laws:
@@ -116,9 +114,10 @@ def _composed(
 
 
 class _Curve:
-    """Bounds on delta(epsilon) of the composition `parts` near one epsilon >= 0, by one grid of total losses with
-    `points` points. `delta` is a guess of delta there; a wrong guess makes the bounds wide, not false. Of bounds that
-    are not among `ends` only trivial ones are computed. Raises OverflowError if no grid of so many points is accurate
+    """Bounds on delta of the composition `parts`, pairs (law of one release's privacy loss, number of such releases),
+    by one grid of `points` total losses: upper(x) and lower(x) are true at every epsilon x >= 0, and narrow near x =
+    `epsilon`. `delta` is a guess of delta there; a wrong one makes bounds wide, not false. An end that is not among
+    `ends`, "both", "lower" or "upper", is trivial. Raises OverflowError if no grid of so many points is accurate
     enough.
 
     Attributes:
@@ -246,11 +245,12 @@ class _Curve:
 
 
 class _Apart:
-    """Bounds on delta of the composition `parts` near one epsilon >= 0, for releases that seldom have a large privacy
-    loss. The small losses are composed on a fine grid of `points` points, which is short without large losses. Their
-    total is one law of a composition with no, one, ..., `_MANY` large losses, each number with a tilt of its own, on a
-    grid with wide cells; more large losses count as infinite. `delta` is a guess of delta; a wrong one makes bounds
-    wide, not false. Proofs: laws/derivation.md, section 2. Raises OverflowError if a single grid serves better."""
+    """What `_Curve` is, bounds upper(x) and lower(x) on delta at an epsilon x, for releases that seldom have a large
+    privacy loss, one that 5 releases of all have with a probability of about 1e-6 of delta. The total of the small
+    losses has a short range, so that `points` points make a fine grid of it. With no, one, ..., 4 large losses it is
+    composed once more, each time on wider cells with a tilt of its own, and the bounds are added up; more large losses
+    count as infinite. Proofs: laws/derivation.md, section 2. Raises OverflowError if no loss is large, or the range
+    gets less than 3 times as short."""
 
     def __init__(self, parts: Parts, epsilon: float, delta: float, points: int, ends: Ends = "both") -> None:
         z, self._left = _reach(parts, delta), 2 * delta * _LEFT_OUT
@@ -305,10 +305,10 @@ class _Apart:
 
 
 def _large(parts: Parts, z: float, span: tuple[float, float], count: int, left: float) -> tuple[FinitePair, float]:
-    """The law of a single privacy loss in the range `span`, of any of the releases, as a pair of laws in about `count`
-    cells whose probabilities are summed over all releases of `parts`; and a bound on the sum of these probabilities.
-    Outputs more than `z` standard deviations of the noise beyond the means are left out, and `left` bounds their
-    probability. Raises OverflowError unless losses in `span` are rare."""
+    # Large losses, those in `span`: a pair of bounds in about `count` cells, where the probability of a loss is summed
+    # over all releases, and an upper bound on the sum, the expected number of large losses under P. Outputs more than
+    # `z` standard deviations of the noise beyond the means are left out; `left` bounds their probability in all
+    # releases.
     width = (span[1] - span[0]) / count
     found = [(law.cells(z, 0.0, width, 0.0, span), n) for law, n in parts]
     at = np.arange(max(c.first + len(c.upper) for c, _ in found))
@@ -332,14 +332,11 @@ def _total(
     parts: Parts, small: _Sketches, z: float, tau: float, points: int, span: Span, *,
     delta: float, without: int, ends: Ends,
 ) -> FinitePair:  # fmt: skip
-    """The total of all releases' small privacy losses, those up to the upper end of `span`, as a pair of laws for upper
-    and for lower bounds; losses below the lower end are raised to it. `small` has for each law its number of releases,
-    and values and logs of probabilities that are about those of a small loss. Outputs more than `z` standard deviations
-    of the noise beyond the means are left out. The total is composed on `points` points, with probabilities multiplied
-    by e^{tau loss}. It is for a composition in which up to `without` releases have a large loss and so no small one:
-    for lower bounds so many releases of each law are left out, for upper bounds one is, if there is a single law.
-    With `ends` "upper" there is no law for lower bounds. Raises OverflowError if errors are too large for `delta`,
-    about the delta that is sought."""
+    # The law of the total of all small losses, those up to the upper end of `span`; losses below its lower end are
+    # raised to it. The sketches `small` of these losses choose the grid of `points` points, on which the total is
+    # composed with the tilt `tau`, which the result no longer has. Up to `without` releases have a large loss in place
+    # of a small one: for lower bounds so many releases of each law are left out; for upper bounds none, since more
+    # releases only cost more, or one if there is a single law, since then a release of it has a large loss.
     low, high, up, _ = window(_tilted(small, tau), min(math.log(delta), -16.0) - 20.0)
     least, _, _, down = window(_tilted(small, 0.0), -60.0)
     low = min(low, least)
@@ -545,20 +542,19 @@ def epsilon_bounds(
     ends: Ends = "both",
     known: float = 0.0,
 ) -> Bounds:
-    """Bounds on the least epsilon >= 0 at which no delta(epsilon) of several compositions is above a delta: the upper
-    bound for the delta `delta`, in [1e-30, 1), and the lower bound for the delta `lower_at` >= `delta`, or for `delta`
-    too with None. Callers give a larger one if the laws' probabilities are only known up to a factor. The upper bound
-    is infinite if no such epsilon is known. The search for narrower bounds ends at the relative width `wanted`, or
-    where the `ends` that the caller uses hardly move. Bounds below `known`, an epsilon with which the caller takes the
-    maximum, stay wide. `delta_bounds` explains `compositions` and `ends`."""
+    """Bounds on the least epsilon >= 0 at which no delta(epsilon) of `compositions` is above a delta. A composition is
+    a tuple of pairs (the `Law` of one release's privacy loss, the number of such releases). The upper bound is for the
+    delta `delta`, in [1e-30, 1), and the lower bound for the delta `lower_at` >= `delta`, or for `delta` too with None;
+    callers give a larger one if the laws' probabilities are only known up to a factor. The upper bound is infinite if
+    no such epsilon is known. The search for narrower bounds ends at the relative width `wanted`, or where the `ends`
+    that the caller uses, "both", "lower" or "upper", hardly move. Bounds below `known`, an epsilon with which the
+    caller takes the maximum, stay wide."""
     makes = [_root(parts, delta, lower_at or delta, wanted) for parts in compositions]
     return _largest(makes, wanted, ends, known, lambda _: False)
 
 
 def _root(parts: Parts, delta: float, lower_at: float, wanted: float) -> _Make:
-    """Make a function (points of a grid, its class `_Curve` or `_Apart`) -> bounds on the epsilon of one composition
-    `parts`: from above at `delta`, and from below at the delta `lower_at` >= `delta`. `wanted` is the relative width
-    that the bounds should have, which decides whether rough laws will do."""
+    # Bounds on epsilon: from above at `delta`, and from below at the delta `lower_at` >= `delta`.
     start: float | None = None
 
     def bounds(points: int, made: _Class, ends: Ends) -> Bounds:

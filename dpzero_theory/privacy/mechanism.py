@@ -101,8 +101,8 @@ class Mechanism(ABC):
             )
 
     def least(self, step: StepLike) -> float:
-        """The least noise multiplier with which the steps `step`, whose own noise is ignored, are accounted for; 0 if
-        there is no limit."""
+        """The least noise multiplier with which the accountant has a bound for the steps `step`, whose own noise is
+        ignored; 0 if it has one for any."""
         return 0.0
 
     @abstractmethod
@@ -120,7 +120,8 @@ class Mechanism(ABC):
     @abstractmethod
     def scale(self, noise_multiplier: float, levels: int) -> float:
         """The parameter of the noise in units of the sum, which `draw` takes, for a noise multiplier and a clip of
-        `levels` units. For laws on a lattice it is an integer, rounded up."""
+        `levels` units: the standard deviation for Gaussian laws (sigma of exp(-x^2/(2 sigma^2)) on integers), b of
+        exp(-|x|/b) for Laplace laws. For laws on a lattice it is an integer, rounded up."""
 
     @abstractmethod
     def draw(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -168,13 +169,14 @@ class DiscreteGaussian(_OnLattice):
     """Discrete Gaussian noise on sums that are integers: x has a probability proportional to exp(-x^2/(2 (s M)^2)),
     where s is the noise multiplier and M the number of integers that is one clip.
 
-    Sums over the integers give the cost of at most 2^24 releases of one number each, with full or Poisson batches, if s
-    is at least 0.05 and s M at most 256. The cost of other releases is bounded by the costs of continuous Gaussian
-    noise with a slightly smaller and a slightly larger standard deviation, for which s M must be at least a few units.
+    Sums over the integers give the exact cost, within bounds, of at most 2^24 releases of one number each, with full or
+    Poisson batches, if s is at least 0.05 and s M at most 256. The cost of other releases is bounded by the costs of
+    continuous Gaussian noise with a slightly smaller and a slightly larger standard deviation. For that s M must be at
+    least 2.43 for one released number, and more, up to 4, for many; with less `require` raises ValueError.
 
     Args:
         levels: M >= 1, for the law named `discrete-gaussian:M`. 0 is for the law named `discrete-gaussian`, with any M
-            of at least 2^28, whose cost hardly depends on M.
+            of at least 2^28, whose cost hardly depends on M: M = 2^28 is taken.
     """
 
     family = whole = "discrete-gaussian"
@@ -218,8 +220,9 @@ class DiscreteGaussian(_OnLattice):
 
     def compared(self, step: StepLike, size: int = 1, n: int | None = None) -> Cost:
         """Bound the privacy cost of `step` by the costs of continuous Gaussian noise with a slightly smaller standard
-        deviation, from above, and a slightly larger one, from below; infinite if this has no proof. `size` is the
-        largest number of records in which data sets differ, `n` the number of all records, or None for any number."""
+        deviation, from above, and a slightly larger one, from below; infinite if s M is below 2.43 to 4 (`require`), and
+        for groups if the law has M integers to a clip. `size` is the largest number of records in which data sets
+        differ, `n` the number of records of the larger one, or None for any number."""
         s, numbers = step.noise, step.steps * step.coordinates
         if s < _least_multiplier(self._units, numbers) or (size > 1 and self.levels):
             return UNKNOWN
@@ -311,11 +314,9 @@ def noise_law(noise: object, *, lattice: bool) -> Mechanism:
 
 
 def _kernel(sigma: float, numbers: int) -> float:
-    """The parameter tau of the random rounding by which discrete Gaussian noise is compared with continuous Gaussian
-    noise: it makes of a number y the integer x with probability proportional to e^(-(x - y)^2/(2 tau^2)), and takes the
-    variance tau^2 from the continuous noise. So tau is 2 only if that is little against `sigma`, the discrete noise's
-    parameter in units of the lattice; else it is about the least with which the comparison of `numbers` released
-    integers costs a factor of at most e^1e-12 in probabilities, but not above 2."""
+    # The parameter tau of the random rounding by which discrete Gaussian noise is compared with continuous noise, whose
+    # variance it lowers by tau^2: 2 from `sigma` = 2^24 on, where that is nothing, else about the least with which the
+    # probabilities of `numbers` released integers differ by a factor of at most e^1e-12.
     if (_KERNEL / sigma) ** 2 <= _SAME:
         return _KERNEL
     return min(_KERNEL, math.sqrt(math.log(4 * numbers / _RATIO) / 2) / math.pi)

@@ -51,8 +51,8 @@ class NoiseSource(ABC):
     def gaussian(self, std: float, size: _Size = ()) -> NDArray[np.float64]:
         """Draw an array of shape `size`, an integer or a tuple, of N(0, std^2) in float64, with `std` from 0 to 1e300,
         by inversion of 64-bit uniform numbers. One bit is the sign, and the other 63 are an integer k with the tail
-        probability u = (k + 1/2)/2^64. So the tails are resolved as finely as the middle; |value| <= 9.2 std. Raises
-        ValueError for another `std`."""
+        probability u = (k + 1/2)/2^64. So probabilities are resolved to 2^-64, and |value| <= 9.2 std; the largest
+        values are 0.1 std apart. Raises ValueError for another `std`."""
         std = real("std", std, at_least=0.0, at_most=1e300)
         shape = _shape(size)
         words = np.frombuffer(self._bytes(8 * math.prod(shape)), dtype=np.uint64).reshape(shape)

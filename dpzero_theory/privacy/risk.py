@@ -155,10 +155,9 @@ class _Minimum(NamedTuple):  # of g(x) = h(x) + a x over x > 0, which is a true 
 
 
 def _minimum(points: Sequence[_Point], a: float) -> _Minimum:
-    """Bound the minimum over x > 0 of the convex function g(x) = h(x) + a x, where h(x) is the largest P(E) - x Q(E)
-    over events E, P is the law of what is released if the attack is to say yes, and Q the law otherwise. The minimum is
-    the largest true positive rate of an attack with the false positive rate `a`. `points` are triples (x, lower bound,
-    upper bound) on g, with rising x from x = 0 on."""
+    # Bounds the minimum over x > 0 of the convex function g(x) = h(x) + a x, with h(x) the largest P(E) - x Q(E) over
+    # events E: the largest true positive rate of an attack with the false positive rate `a`. P is the law of what is
+    # released if the attack is to say yes. `points` have rising x, from x = 0 on.
     x, low, high = np.array(points).T
     gap, apart = np.diff(x), x[:, None] - x
     np.fill_diagonal(apart, 1.0)

@@ -148,7 +148,7 @@ class Sampling:
             steps: the number of releases.
             relation: which data sets are neighbours.
             size: the largest number of records in which the compared data sets differ.
-            n: the number of all records, or None for a cost that holds for any number.
+            n: the number of records of the larger data set, or None for a cost that holds for any number.
         """
         # An observer who knows the batches sees plain Gaussian releases. Extra knowledge can only cost more (joint
         # convexity), so this is an upper bound.
@@ -167,8 +167,9 @@ class Sampling:
 
     def group_amplified(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost:
         """The privacy cost of `steps` releases with these batches, q < 1, for data sets that differ in up to `size` >=
-        2 of n records (None: of any number); infinite if no bound is known. `noise` is the standard deviation of the
-        noise on the sum of a batch, over the clip, and `relation` says which data sets are neighbours."""
+        2 records, the larger of which has n (None: any number); infinite if no bound is known. `noise` is the standard
+        deviation of the Gaussian noise on the sum of a batch, over the clip, and `relation` says which data sets are
+        neighbours."""
         return UNKNOWN
 
     def least_sought(self, relation: Relation) -> float:
@@ -456,8 +457,10 @@ class FixedSize(Sampling):
 
 @dataclass(frozen=True)
 class FixedOrder(Sampling):
-    """Ordered epochs of floor(1/q) batches, where q = `sample_rate`. Each record is used at most once an epoch, in an
-    order that does not depend on the data and may be known, so that sampling does not amplify privacy."""
+    """Ordered epochs of floor(1/q) batches of q n of the n records, where q = `sample_rate`. Each record is in at most
+    one batch of an epoch, in an order that does not depend on the data. It may be known, and the same in every epoch,
+    so that sampling does not amplify privacy. Such batches are only accounted for: this package's runs cannot draw
+    them."""
 
     name = "fixed-order"
     scheduled = True
@@ -488,8 +491,9 @@ class FixedOrder(Sampling):
 @dataclass(frozen=True)
 class Shuffled(FixedOrder):
     """Shuffled epochs: in every epoch the records are put into a new, secret, uniformly random order, and floor(1/q)
-    batches of equal size are taken in that order, where q = `sample_rate`. No amplification by the secrecy of the order
-    is proved for every adaptive use, so the upper bound on the cost is that of a known order; the lower bound is 0."""
+    batches of q n records each, a whole number, are taken in that order, where q = `sample_rate`; the rest are left
+    out. No amplification by the secrecy of the order is proved for every adaptive use, so the upper bound on the cost
+    is that of a known order; the lower bound is 0. This package's runs cannot draw such batches."""
 
     name = "shuffled"
     told = (

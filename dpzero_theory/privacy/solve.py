@@ -99,11 +99,9 @@ def _whole(
     asked: Callable[[int], Group], first: int, most: int, guess: float, cheapest: str, *,
     epsilon: float, delta: float, rising: bool = True,
 ) -> Bracket:  # fmt: skip
-    """The bracket of the largest whole number with which a run meets the target (`epsilon`, `delta`) if the run's cost
-    rises with the number (`rising`), and of the smallest such number otherwise. `asked` takes a number of steps,
-    records or a batch and returns the privacy of the run with it. The search begins at `guess` and stays between
-    `first` and `most`. Raises PreconditionError if not even the cheapest run meets the target; its message says with
-    `cheapest` what that run has, such as "one step"."""
+    # The bracket of the largest whole number with which a run meets the target if its cost rises with the number
+    # (`rising`), else of the smallest one; `value` certainly meets it. `asked` returns the privacy of the run with a
+    # number. If all numbers up to `most` meet the target (else: from `first` on), both ends are that number.
     deltas = cache(lambda number: asked(number).delta(epsilon))
 
     def missed_by(number: float, *, least: bool = False) -> float:

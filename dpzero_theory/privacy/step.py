@@ -100,7 +100,7 @@ class Step:
 
         Args:
             size: the largest number of records in which the compared data sets differ, >= 1.
-            n: the number of all records, or None for a cost that holds for any number.
+            n: the number of records of the larger data set, or None for a cost that holds for any number.
         """
         return MECHANISMS[self.mechanism].cost(self, size, n)
 

@@ -83,12 +83,12 @@ class Epoch(Law):
     random ones. P and Q are the laws of what they release from two neighbouring data sets.
 
     Args:
-        noise: the noise multiplier s.
+        noise: the noise multiplier s, the standard deviation of Gaussian noise on the sum of a batch, over the clip.
         epoch: t, the number of steps of the whole epoch.
         released: the number of its steps that are released, from 1 to t.
         replaced: whether the record has another value under Q, at worst the opposite; else it is not there under Q.
         way: 0 for (P, Q), with the record under P; 1 for (Q, P).
-        taken: 1, or any number below `epoch` with `end` "lower".
+        taken: 1, or with `end` "lower" any number from 1 to `epoch` - 1.
         end: "upper" for a law that dominates, "lower" for one that is dominated.
         epochs: the number of epochs in the history, to choose grids; a wrong one makes bounds wide, not false.
     """
@@ -205,10 +205,10 @@ class _Mesh:
         return np.asarray(found, dtype=np.float64)
 
     def placed(self, levels: _Levels) -> _Levels:
-        # Moves each value of the law `levels` to a lattice whose spacing is the power of 2 nearest to the width of the
-        # cell there, unless its spacing is larger already. The weight of a value is split so that the mean stays the
-        # same. The dict `levels` is emptied. Weights below 1e-270 are dropped; `dominating_pairs` counts them (`_LOST`)
-        # as infinite losses.
+        # Makes a law of a sum coarser, so that its weights stay few when sums are added up: each value moves to a
+        # lattice whose spacing is the power of 2 nearest to what `widths` returns for the value, unless its spacing is
+        # larger already. Its weight is split between two neighbours so that the mean stays the same. The dict `levels`
+        # is emptied. Weights below 1e-270 are dropped; `dominating_pairs` counts them (`_LOST`) as infinite losses.
         found: _Levels = {}
         while levels:
             k = min(levels)
@@ -223,11 +223,10 @@ class _Mesh:
 
 
 def _one_step(mesh: _Mesh, reach: float) -> tuple[_Levels, float]:
-    """A law that stands in for that of one step's Y = e^((2x - 1)/(2 s^2)), with x from N(0, s^2), in upper bounds:
-    means of convex functions are at least as large under it, if outputs above 1 + `reach` s count as equal to that. And
-    a bound on the relative errors of its weights. `mesh` has s and the widths of cells, into which outputs from
-    -`reach` s on are cut."""
-    # The mass of a cell is split between the Y at its ends so that its mean is kept.
+    # A law that stands in for that of one step's Y = e^((2x - 1)/(2 s^2)), x from N(0, s^2), in upper bounds: means of
+    # convex functions are at least as large, if outputs above 1 + `reach` s count as equal to that. Outputs from
+    # -`reach` s on are cut into cells, whose mass is split between the Y at their ends so that its mean is kept. The
+    # second result is a bound on the relative errors of the weights.
     s, ratio = mesh.s, mesh.ratio / 2
     x = np.arange(-reach, reach + 1 / s + ratio, ratio) * s
     beyond = ratio * (1 + _NODES) / 2
@@ -255,10 +254,7 @@ def _one_step(mesh: _Mesh, reach: float) -> tuple[_Levels, float]:
 
 @lru_cache(maxsize=64)
 def _summed(mesh: _Mesh, reach: float) -> tuple[_Levels, float]:
-    """A law that stands in for that of the sum over a number of steps of Y = e^((2x - 1)/(2 s^2)), with x from N(0,
-    s^2) in each step, in upper bounds: means of convex functions are at least as large under it, if outputs above 1 +
-    `reach` s count as equal to that. And a bound on the relative errors of its weights. `mesh` has the number of steps,
-    s and the widths of cells; outputs below -`reach` s are not told apart."""
+    # As `_one_step`, for the sum of Y over `mesh.steps` steps: the sums over two parts of the steps are added.
     steps = mesh.steps
     if steps == 1:
         return _one_step(mesh, reach)
@@ -269,10 +265,12 @@ def _summed(mesh: _Mesh, reach: float) -> tuple[_Levels, float]:
 
 
 class _Grid:
-    """The grid of sums over `steps` steps of V = Y - a Y', where Y = e^((2x - 1)/(2 s^2)) and Y' = e^((-2x - 1)/(2
-    s^2)) are the density ratios of a step's output x for the record's two values, and `s` is the noise multiplier. It
-    serves to bound the mean of max(sum - `threshold`, 0), from which the largest P(E) - a Q(E) over events E follows,
-    for `a` >= 1. A cell is `ratio` standard deviations of V wide, or less."""
+    # The points, `points` times `width`, on which `divergences` sums V = Y - a Y' over the released steps of an epoch.
+    # An output x has the law N(0, s^2), R, without the record; Y = e^((2x - 1)/(2 s^2)) and Y' = e^((-2x - 1)/(2 s^2))
+    # are the density ratios to R with its two values. P and Q are the laws of all `steps` released outputs if the
+    # record has the first or the second value in one random step of t. For a >= 1 the largest P(E) - a Q(E) is the mean
+    # under R of max(sum of V - threshold, 0)/t, with threshold = (t - steps)(a - 1). Cells are `ratio` standard
+    # deviations of V wide, or less.
 
     def __init__(self, s: float, a: float, steps: int, threshold: float, ratio: float) -> None:
         self.s, self.a, self.steps = s, a, steps
@@ -347,10 +345,10 @@ class _Grid:
         return float(self.thetas[best]), float(folded[best])
 
     def spread(self) -> tuple[Array, float]:
-        """A law on the points of the grid that stands in for that of V in upper bounds, and a bound on E max(V - last
-        point, 0), which it lacks: once that is added, means of rising convex functions of slope at most 1 are at least
-        as large under it. The mass between two points is split between them so that the mean of V is kept, or raised a
-        little to cover rounding; mass below the first point is counted there."""
+        # The weights on the points of a law that stands in for that of V in upper bounds, and a bound on E max(V - last
+        # point, 0), which it lacks: once that is added, means of rising convex functions of slope at most 1 are at
+        # least as large. The mass between two points is split between them so that the mean of V is kept, or raised a
+        # little for rounding; mass below the first point is counted there.
         s = self.s
         z, edges = self.z, self.edges(self.z)
         ends = np.append(edges, math.inf)
@@ -433,20 +431,21 @@ def dominating_pairs(
     noise: float, epoch: int, released: int, *, replaced: bool, reach: float, near: float, ratio: float
 ) -> tuple[FinitePair, FinitePair]:
     """Pairs of laws with finitely many outcomes that dominate (P, Q) and (Q, P), where P and Q are the laws of what the
-    first `released` steps of an epoch release with the protected record and without it: they bound delta from above.
+    first `released` steps of an epoch release with the protected record and without it (with another value of it, if
+    `replaced`): they bound delta from above, for every `reach`, `near` and `ratio`.
 
     Args:
         noise: the noise multiplier s.
         epoch: t, the number of steps of a whole epoch, in one of which the record takes part.
         released: how many steps of the epoch are released.
         replaced: whether the record has the opposite contribution under Q, in place of none.
-        reach: outputs farther than this many standard deviations of the noise from their means are not told apart: the
-            probability that large ones add under P counts as that of an infinite loss.
-        near: grids get coarser beyond so many of the standard deviations in `ratio`, from the sum's mean or the loss 0.
-        ratio: how fine the grids are: the width of the cells on which the sum over the steps of a step's density ratio
-            (with the record over without) is put, in standard deviations of the sum; if `replaced`, the distance of
-            losses in standard deviations of the loss of the released steps (about), and the `ratio` of `divergences`.
-            What the bounds lose falls as its square; they are true for every reach, near and ratio.
+        reach: how many standard deviations of the noise from their means outputs are told apart. What all outputs above
+            1 + reach s add to P counts as infinite loss. If `replaced`, losses larger than outputs within reach can
+            have do.
+        near: how many standard deviations from the middle the cells get wider: from the mean of the sum over the steps
+            of a step's density ratio (with the record over without); if `replaced`, from 0 for the loss of an epoch.
+        ratio: the width of cells of that sum, or if `replaced` of that loss, in its standard deviations (about). If
+            `replaced`, `divergences` gets this ratio too. What the bounds lose falls as its square.
 
     Raises:
         OverflowError: the noise multiplier is below 0.1, or the grid would be too long.
@@ -531,26 +530,14 @@ def _family(
     shift: float,
     longest: int = _LONGEST,
 ) -> _Family:
-    """Bounds on the probabilities of events that tell apart P and Q, the laws of what the first steps of an epoch
-    release with the protected record and without it or, if `replaced`, with its opposite value.
-
-    An event is that a sum over the steps of log(1 - c + c Y) is above a level or, for (Q, P) in place of (P, Q), below
-    it. Y is the ratio of the densities of a step's output with the record and without it; if `replaced`, the same log
-    for the other value is subtracted. The bounds hold for every c in (0, 1).
-
-    Args:
-        noise: the noise multiplier s.
-        epoch, released, taken: an epoch has t steps, the first `released` of which are released; the record is in k =
-            `taken` random ones of the t.
-        replaced: whether the record has the opposite value under Q.
-        points: about how many cells a grid has.
-        shift: chooses c: c/(1-c) is e^(shift/s) (k-1)/(t-k+1), or e^(2 shift/min(s, 1))/t for k = 1.
-        longest: sums that need more cells are left out.
-
-    Returns:
-        For (P, Q) and for (Q, P) a row of lower bounds on the events' probabilities under the first law and a row of
-        upper bounds under the second.
-    """
+    # Bounds on the probabilities of events that tell P from Q, the laws of the released steps with the protected record
+    # and without it or, if `replaced`, with its opposite value: a row of lower bounds under P and of upper bounds under
+    # Q, with a column for each event, and the same for (Q, P). An event is that the sum over the steps of log(1 - c + c
+    # Y) is above a level, or for (Q, P) below it. Y is the ratio of the densities of a step's output with the record
+    # and without it; if `replaced`, the same log for the other value is subtracted. Any c in (0, 1) is correct; `shift`
+    # chooses it: c/(1-c) is e^(shift/s) (k-1)/(t-k+1), or e^(2 shift/min(s, 1))/t for k = 1, for a record in k =
+    # `taken` steps of t = `epoch`. The grid of the sum has about `points` cells; the events of a sum that needs more
+    # than `longest` are left out.
     present, missing = counts(epoch, taken, released)
     absent = present if replaced else [(0, 1.0)]
     kind, other = ("replace", -1) if replaced else ("remove", 1)
@@ -620,7 +607,8 @@ def dominated_pairs(
     noise: float, epoch: int, released: int, taken: int, *, replaced: bool, points: int
 ) -> tuple[FinitePair, FinitePair]:
     """Finite pairs of laws that (P, Q) and (Q, P) dominate, the laws of what the first `released` steps of an epoch
-    release with the protected record and without it. They bound delta from below only.
+    release with the protected record and without it (with its opposite value, if `replaced`). They bound delta from
+    below only.
 
     Args:
         noise: the noise multiplier s.

@@ -119,8 +119,8 @@ def _compose(spectra: Sequence[_Spectrum], mixture: Mixture, start: int) -> tupl
 
 @dataclass(frozen=True)
 class Sum:
-    """The law of a sum of independent variables on a grid, multiplied by e^{theta sum} (tilted) and scaled to the sum
-    1, with bounds on its errors, so that its methods give certain bounds on the sum."""
+    """The law of a sum S of independent variables on a grid, tilted (multiplied by e^{theta S}) and scaled to the sum
+    1, with bounds on its errors. `sums` makes it. From it `excess` bounds E max(S - x, 0), and `tails` P(S >= x)."""
 
     theta: float  # the tilt, >= 0; above 0 for `excess`
     at: Array  # the values of the sum, equally spaced, in rising order
@@ -138,8 +138,9 @@ class Sum:
         return 1.1 * relative
 
     def excess(self, threshold: float) -> tuple[float, float]:
-        """An upper bound on E max(S - threshold, 0), with S the sum that has this law; and the part of the bound that
-        covers errors of the Fourier transform. Raises OverflowError if relative rounding errors exceed 0.01."""
+        """An upper bound on E max(S - threshold, 0), with S the sum that has this law, whose tilt must be above 0; and
+        the part of the bound that covers errors of the Fourier transform. Raises OverflowError if relative rounding
+        errors exceed 0.01."""
         theta = self.theta
         y = self.at[int(np.searchsorted(self.at, threshold, side="right")) :] - threshold
         # To bound what errors of the weights add: max(y, 0) e^{-theta y} is at most 1/(e theta), and its sum over the
@@ -160,8 +161,8 @@ class Sum:
         relative = self._relative(abs(self.log_scale) + 700)
         fall = np.exp(np.minimum(exponent, 300.0))
         tail, total = (np.cumsum(each[::-1])[::-1] for each in (self.law * fall, fall))
-        # The factors `fall` get smaller with the value, so the norm of all factors from one value on is at most the
-        # square root of the first factor times their sum.
+        # The factors `fall`, e^{-theta value} up to scale, undo the tilt. As theta >= 0 none is larger than one before
+        # it, so the norm of all factors from one value on is at most the square root of the first one times their sum.
         wrong = 1.01 * (self.error * np.sqrt(fall) * np.sqrt(total) + self.beyond * fall) + 8 * UNIT * len(fall) * tail
         found = np.clip((tail + sign * (wrong + 1e-300)) * (1 + sign * relative), 0.0, 1.0)
         return found if sign < 0 else np.where(exponent > 300, 1.0, found)

@@ -204,8 +204,8 @@ class Gaussian(Law):
         t. Raises OverflowError if it is too large for floats or needs too many pieces.
 
         The line of outputs is cut into pieces of equal length. Who sees only in which piece an output is has a smaller
-        moment, by Jensen's inequality: the lower bound. If the mass of each piece is split between the losses at its
-        ends, the moment is larger: the upper bound.
+        moment, by Jensen's inequality: the lower bound. If P's mass of each piece is split between the losses at its
+        ends, so that Q's mass is kept, the moment is larger: the upper bound.
         """
         s, q, far = self.noise, self.rate, 38.0
         low_sum, high_sum = -math.inf, -math.inf
@@ -233,8 +233,9 @@ class Gaussian(Law):
             high_sum = np.logaddexp(high_sum, np.logaddexp.reduce(top + split + t * most))
         if self.atom > 0:
             low_sum, high_sum = (float(np.logaddexp(end, math.log(self.atom))) for end in (low_sum, high_sum))
-        # `tail` bounds the moment of the outputs outside all edges: beyond the last edge L <= (2 x - 1)/(2 s^2) -
-        # log(1 - q), and before the first edge the loss is at most its value there, or for `add` at most -log(1 - q).
+        # `tail` is the log of a bound on the moment of the outputs beyond the edges at either end; the 1 is for both
+        # ends, as 2 < e. Beyond the last edge L <= (2 x - 1)/(2 s^2) - log(1 - q), and before the first one L is at
+        # most its value there, or for `add` at most -log(1 - q). Callers have q < 1 for all kinds but `remove`.
         keep = -math.log1p(-q) if q < 1 and self.kind in ("replace", "add") else 0.0
         tail = t * keep + t * (t + 1) / (2 * s * s) + float(log_ndtr(-far))
         high_sum = float(np.logaddexp(high_sum, tail + 1))

@@ -142,14 +142,15 @@ def crossing(
     Args:
         excess: the function, such as the amount by which a run with x misses a target: x is good where it is at most 0.
             Its values may be infinite.
-        guess: where the search begins.
+        guess: where the search begins; it is clipped to the range of x, and rounded with `whole`.
         least, most: the range of x.
         rising: whether the function rises, so that small x are good; otherwise large x are.
-        share: the search ends once the two ends differ by at most this share of x.
+        share: the search ends once the two ends differ by at most this share of x; with 0, once no float lies between
+            them. In any case it ends after 100 calls.
         whole: whether only integers are tried; then the search ends at two neighbouring integers.
         slope: about how much the function changes while x changes by a factor e; it chooses the first step.
-        aim: two values of the function. A search that meets a value between them ends there at once, so that one call
-            may do; the points that it tries are chosen for such a value.
+        aim: two values (a, b) of the function, a <= b. A search that meets a value in [a, b] ends there at once, so
+            that one call may do; the points that it tries are chosen for such a value.
 
     Returns:
         A pair (missed, met): the tried x nearest to the change with a value above 0, and the nearest with a value of at
@@ -248,9 +249,9 @@ class Law:
     infinite: float
 
     def refined(self, points: int, z: float) -> "Law":
-        """The law to use in place of this one for a grid of `points` points, whose outputs reach `z` standard
-        deviations of the noise beyond the means; most laws return themselves. A law that takes long to compute
-        precisely returns a rougher bound for few points."""
+        """The law to use in place of this one for a grid of `points` total losses, if outputs up to `z` standard
+        deviations of the noise beyond their means count; most laws return themselves. A law that takes long to compute
+        returns one that bounds delta from the same side as itself, above or below, and less narrowly for few points."""
         return self
 
     def like(self) -> "tuple[Law, int]":
@@ -264,26 +265,28 @@ class Law:
         raise NotImplementedError
 
     def sketch(self, z: float) -> tuple[Array, Array]:
-        """About the losses of the outputs up to `z` standard deviations of the noise beyond the means, and the logs of
-        their probabilities under P, in arrays of one length. They serve only to choose tilts and grids, so their errors
-        do not affect any bound."""
+        """A rough discrete form of the law: losses, in any order, and the logs of their probabilities under P, which
+        sum to about 1, in arrays of one length. A law with densities takes the middle of each of many cells of outputs,
+        up to `z` standard deviations of the noise beyond the means, and the cell's mass. They serve only to choose
+        tilts and grids, so their errors do not affect any bound."""
         raise NotImplementedError
 
     def cells(self, z: float, tau: float, width: float, lowest: float, span: Span = EVERY) -> Cells:
         """The probabilities of the losses on the grid of the multiples of `width` > 0, tilted by `tau` >= 0: P's are
-        multiplied by e^{tau loss}, and Q's by e^{(1 + tau) loss}. Outputs more than `z` standard deviations of the
-        noise beyond the means are left out, and losses below `lowest` are put at `lowest`. Of all outputs only those
-        with losses in `span` count; an output near the common end of two spans is in exactly one of them. Raises
-        OverflowError if the grid needs too many cells."""
+        multiplied by e^{tau loss}, and Q's by e^{(1 + tau) loss}. Left out are infinite losses and outputs more than
+        `z` standard deviations of the noise beyond the means; losses below `lowest`, any number, are raised to it. Only
+        losses in `span` count, a pair (a, b) for losses above a and up to b; an output near the common end of two spans
+        is in exactly one. Raises OverflowError if the grid needs too many cells, for laws with finitely many outcomes
+        more than 2^20."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class ByChance(Law):
     """A release that is of one of several kinds, chosen at random with chances that do not depend on the protected
-    record. The cost holds also for an observer who sees which kind was chosen. `kinds` has for each kind an upper bound
-    on its chance, in (0, 1], and the law of its loss. Raises ValueError if the chances sum to less than 1, or one is
-    above 1."""
+    record. The cost holds also for an observer who sees which kind was chosen. `kinds`, its only argument, is a tuple
+    of pairs (an upper bound on the chance of a kind, in (0, 1]; the `Law` of its loss). Raises ValueError if the
+    chances sum to less than 1, or one is above 1."""
 
     kinds: tuple[tuple[float, Law], ...]
 
@@ -327,12 +330,15 @@ class Cost:
     may depend on earlier releases. Its noise, its batches and the number of steps may not. "Plain" Gaussian releases
     have no random batches: they are exactly mu-GDP (Gaussian differential privacy), and squares of mu add up.
 
+    The upper end of delta or epsilon is that of `above`, squares[0] and `zcdp` composed, with `ratio` on top, and the
+    lower end that of `below` and squares[1]. P and Q are the laws of what is released from two neighbouring data sets.
+
     Attributes:
-        above: for upper ends, two compositions (pairs of a law and how many releases have it) that dominate the steps:
-            with the protected record under P, and under Q.
-        below: two for lower ends: on some data sets the steps cost at least as much. Empty if none are known.
-        squares: two sums of mu^2 of plain Gaussian releases that are in neither `above` nor `below`, for upper and for
-            lower ends. The first is infinite for steps without a known upper bound.
+        above: two compositions (pairs of a law and how many releases have it) that dominate the steps, with the
+            protected record in the data set of P, and in that of Q.
+        below: two that are dominated: on some data sets the steps cost at least as much. Both are () if none are known.
+        squares: two sums of mu^2 of plain Gaussian releases, which are in neither `above` nor `below`, for the upper
+            and for the lower end. The first is infinite for steps without a known upper bound.
         ratio: G >= 0 such that the true probabilities of events are within a factor e^G of those of the laws.
         pure: an upper and a lower bound on the pure epsilon of all steps (where delta is 0); (infinity, 0) if unknown.
         zcdp: the sums of rho and of xi of steps that are only known to be zCDP: the Renyi divergence of every order a >

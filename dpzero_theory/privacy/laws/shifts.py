@@ -72,11 +72,12 @@ class _Noise(ABC):
 
     @abstractmethod
     def cuts(self, shifts: _Mixture, bottom: float) -> tuple[Array, Array]:
-        """Cut all outputs of a release into intervals, and return the first and the last output of each, rising;
-        outputs are in clips (`IntegerNoise`: integers). Under P the centre of the noise is a random shift with the law
-        `shifts`, pairs (shift in clips, log of its probability); `bottom` is the least centre under P and Q, in clips.
-        On the line neighbours share an end, on the integers one begins at the integer after the other's last. Of the
-        unbounded outer two only the inner end is used."""
+        """Cut all outputs of a release into intervals, so that `shifted_pairs` bounds the loss in each, and return the
+        first and the last output of each, rising; outputs are in clips (`IntegerNoise`: integers). Any cut is correct;
+        bounds are the closer, the less the loss varies in a likely interval. Under P the centre of the noise is a
+        random shift with the law `shifts`, pairs (shift in clips, log of its probability); `bottom` <= 0 is the least
+        centre under P and Q, in clips. On the line neighbours share an end, on the integers one begins at the integer
+        after the other's last. Of the unbounded outer two only the inner end is used."""
 
     @abstractmethod
     def masses(self, first: Array, last: Array, centre: float) -> tuple[Array, Array]:
@@ -216,12 +217,13 @@ def _sum_of_densities(sigma: float) -> float:  # of e^(-x^2/(2 sigma^2)) over th
 
 @lru_cache(maxsize=16)
 def shifted_pairs(noise: _Noise, shifts: _Mixture, *, replaced: bool) -> tuple[FinitePair, FinitePair]:
-    """Finite pairs of laws that bound one release from both sides, if the protected records shift a sum at random: one
-    for (P, Q) and one for (Q, P). `noise` is a `NormalNoise`, `LaplaceNoise` or `IntegerNoise`. Under P the shift c >=
-    0, in clips, has the law `shifts`, a tuple of pairs (c, log probability) with rising c; under Q the shift is -c if
-    `replaced`, as with replace-one, and else 0. Callers guarantee, as bounds are wide or slow beyond, that the
-    parameter s of `noise` is from 0.2 to 1e4 for `NormalNoise`; that s over the largest shift is at least 1/300 for
-    `LaplaceNoise`; and that s is at least 0.05, and s times the integers of a clip at most 256, for `IntegerNoise`."""
+    """An upper and a lower bound on delta of one release in which the protected records shift a noisy sum at random: a
+    `FinitePair` (whose methods `upper` and `lower` are these bounds) for (P, Q), and one for (Q, P). `noise` is a
+    `NormalNoise`, `LaplaceNoise` or `IntegerNoise`, with parameter s in clips. Under P the shift c >= 0, in clips, has
+    the law `shifts`, a tuple of pairs (c, log probability) with rising c; under Q the shift is -c if `replaced`, as
+    with replace-one, and else 0. Callers guarantee, as bounds are wide or slow beyond, that s is from 0.2 to 1e4 for
+    `NormalNoise`; that s over the largest shift is at least 1/300 for `LaplaceNoise`; and that s is at least 0.05, and
+    s times the integers of a clip at most 256, for `IntegerNoise`."""
     first, last = noise.cuts(shifts, -shifts[-1][0] if replaced else 0.0)
     p, p_error = noise.mixed(first, last, shifts, 1)
     q, q_error = noise.mixed(first, last, shifts if replaced else ((0.0, 0.0),), -1)
@@ -244,10 +246,11 @@ def shifted_pairs(noise: _Noise, shifts: _Mixture, *, replaced: bool) -> tuple[F
 
 @lru_cache(maxsize=32)
 def zeroed_pairs(noise: float, rate: float) -> tuple[FinitePair, FinitePair]:
-    """Finite pairs of laws that bound one release with Gaussian noise and batches of fixed size under zero-out, from
-    both sides: for (P, Q) and for (Q, P). The protected record contributes under P, and 0 stands in its place under Q.
-    `noise` is the noise's standard deviation s in clips, and `rate` is q in (0, 1), the number of records in a batch
-    over the number of all records. Callers guarantee, it is not checked, that s >= 0.05 and s/q <= 2^40."""
+    """An upper and a lower bound on delta of one release with Gaussian noise and batches of fixed size under zero-out:
+    a `FinitePair`, whose methods `upper` and `lower` are these bounds, for (P, Q), and one for (Q, P). The protected
+    record contributes under P, and 0 stands in its place under Q. `noise` is the noise's standard deviation s in clips,
+    and `rate` is q in (0, 1), the number of records in a batch over the number of all records. Callers guarantee, it is
+    not checked, that s >= 0.05 and s/q <= 2^40."""
     # N(c) is the law of the noise with centre c. With probability q the record is in the batch, in the place of another
     # one with the contribution y. Outputs are measured from y. At the worst data the record's contribution, of size 1,
     # the clip, is opposite to y: the outputs have the centre 0 without the record, 2 with it, and 1 with 0 in its
