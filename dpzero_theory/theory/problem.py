@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 
 class Guarantee(StrEnum):
-    """The quantity that a theorem bounds: GRADIENT, the mean squared gradient norm, or SUBOPTIMALITY, how far the last
-    loss is above the minimum. The value is the formula that tables show."""
+    """The quantity that a theorem bounds, a mean over a run's random numbers: GRADIENT, the squared norm of the mean
+    loss's gradient at a uniformly random step's weights x_tau, or SUBOPTIMALITY, how far the mean loss at the last
+    weights x_T is above its minimum. The value is the formula that tables show."""
 
     GRADIENT = "E||grad F_S(x_tau)||^2"
     """The squared gradient at x_tau, where tau is uniform on 0, ..., T - 1."""
@@ -35,8 +36,8 @@ class Problem:
     """The constants of Assumptions asp:smooth, asp:rank and asp:pl of the DPZero paper.
 
     f(x; xi_i) is the loss of sample i at the weights x, F_S the mean loss, F_S^* its infimum, and x_t the weights after
-    t steps. H is the matrix of Assumption asp:rank, which bounds the Hessian of F_S. The sharpened results (package
-    `theory.sharp`) are this package's own theorems for the paper's algorithms.
+    t steps. H is the matrix of Assumption asp:rank, -H <= Hess F_S <= H and ||H|| <= ell. The sharpened results
+    (package `theory.sharp`) are this package's own theorems for the paper's algorithms. Only n, d and r are required.
 
     Attributes:
         n: number of samples, n >= 1.
@@ -129,13 +130,16 @@ class Problem:
         )
 
     def shaped(self, smallest: float, largest: float) -> "Problem":
-        """Return constants for directions of a public shape: B^(1/2) u, where u has one of the theorem's laws.
+        """Return constants for directions that are longer along some weights than along others: B^(1/2) u, with a fixed
+        positive definite matrix B and u of one of the theorem's laws. `smoothness` is multiplied by `largest`,
+        `lipschitz` (or the bound in its place) by its root, `pl` by `smallest`; `layer_rank` is left out, and the other
+        constants stay.
 
         Every result for the constants that are returned holds for a run with such directions, with grad^T B grad in
-        place of the squared gradient (theory/sharp/proof.md, section 14): the run is one with plain directions in
-        w = B^(-1/2) x. Nothing is used of B and H but the eigenvalues' ends: B^(1/2) H B^(1/2) has norm at most
-        `largest` ell, and its trace is at most r times that. A problem whose trace of B H and whose gradients after
-        B^(1/2) were measured has smaller constants. A `layer_rank` is left out.
+        place of the squared gradient (theory/sharp/proof.md, section 14): the run is one with plain directions in w =
+        B^(-1/2) x. Nothing is used of B and H but the eigenvalues' ends: B^(1/2) H B^(1/2) has norm at most `largest`
+        ell, and its trace is at most r times that. A problem whose trace of B H and whose gradients after B^(1/2) were
+        measured has smaller constants.
 
         Args:
             smallest, largest: 0 < smallest <= largest, bounds on the eigenvalues of B, as `optim.shape.Shape` has them.
@@ -199,7 +203,8 @@ class Run(TypedDict):
     Attributes:
         step_size: alpha > 0.
         steps: T >= 1.
-        clip: C > 0, which bounds the norm of a sample's K differences.
+        clip: C > 0, which bounds the norm of a sample's differences along a step's K directions u, E[u u^T] = I; a
+            difference is (f(x + lambda u) - f(x - lambda u))/(2 lambda), or (f(x + lambda u) - f(x))/lambda if forward.
         smoothing: lambda > 0; 0 with the exact difference rule.
         noise_std: sigma >= 0, the standard deviation of the noise on each of a step's K averages over the samples.
         direction: the law of the directions, a name in `sharp.constants.LAWS`; by default the paper's "sphere".
@@ -250,8 +255,8 @@ class Prescription:
         bound_at_steps: the bound for `steps` steps, by the inequality in the proof before parameters are substituted.
         trivial_bound: a bound that holds at every point, whatever the algorithm: L^2 for the squared gradient, and
             L^2/(2 `Problem.pl`) for the suboptimality. If the problem has no L, `Problem.steepest` takes its place.
-        evaluations: q_s n K T, the expected number of differences of single samples in the whole run, one for each
-            sample, direction and step. `points` says how many losses they take.
+        evaluations: q_s n K times `steps`, rounded: the expected number of differences of single samples in the whole
+            run, one for each sample, direction and step. `points` says how many losses they take.
         notes: remarks for the reader, one sentence each.
     """
 
@@ -345,10 +350,12 @@ class Prescription:
 
     @property
     def points(self) -> int:
-        """The expected number of evaluations of a sample's loss in the whole run, the cost of a difference rule.
+        """The expected number of evaluations of a sample's loss in all `steps` steps, the cost of a difference rule.
 
-        It is q_s n T, the expected number of samples in all T batches, times the points of a step: for K directions 2 K
-        with central differences, and K + 1 with forward ones and with exact derivatives."""
+        It is q_s n `steps`, the expected number of samples in all batches, times the points of a step, rounded to a
+        whole number: for K directions 2 K points with central differences, and K + 1 with forward ones and with exact
+        derivatives.
+        """
         return round(
             self.sample_rate * self.n * self.steps * DIFFERENCES[self.difference].points(self.directions_per_step)
         )

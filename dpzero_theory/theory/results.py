@@ -28,11 +28,11 @@ class _Result:
 
     Attributes:
         id: the name used on the command line, for example 'theorem-3'.
-        title: its name and label in the DPZero paper.
-        assumptions: what must hold for the bound.
+        title: the name that tables show; for a result of the DPZero paper with its label there.
+        assumptions: what must hold for the bound, as text.
         guarantee: the quantity that is bounded.
-        search: a function (problem, gdp, options of `SearchOptions`) -> the prescription with the smallest bound;
-            None for a result of the paper, which displays its parameters.
+        search: a function (problem, gdp, options of `SearchOptions` as keywords) -> the prescription with the smallest
+            bound; None for a result of the paper, which displays its parameters.
         formulas: the displayed formulas as text, by the name of the field of `Prescription` that they give. In them v
             is sqrt(log(e + epsilon/delta))/epsilon, kappa is ell/mu_PL, and other letters are those of `Problem`.
         needs_pl: whether the PL inequality is assumed.

@@ -25,12 +25,14 @@ from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 
 @dataclass(frozen=True)
 class Inequality:
-    """The inequality of one proof, for a problem and a privacy level, as a function of the parameters.
+    """The inequality of one proof of the DPZero paper, for a problem and a privacy level, as a function of the
+    parameters.
 
     alpha is the step size, lambda the smoothing, C the clip, sigma the standard deviation of the noise on each number
-    of a step's average, B the bound on |F_S| along the run, mu the constant of the PL inequality, gap = F_S(x_0) -
-    F_S^*, and tau is uniform on 0, ..., T - 1. Summing the one-step inequality of a proof over the T steps gives, for
-    every admissible (alpha, T, lambda, C),
+    of a step's average, L, ell, d, r and B (|F_S| <= B along the run) constants of the problem, mu that of the PL
+    inequality, gap = F_S(x_0) - F_S^*, and tau is uniform on 0, ..., T - 1. Summing the one-step inequality of a proof
+    over the T steps gives, for every (alpha, T, lambda, C) with 2 k ell alpha < 1 and a C that is not too small
+    (`bound`),
 
         E||grad F_S(x_tau)||^2 <= 2/(1 - 2 k ell alpha)
             (gap/(alpha T) + ell^2 lambda^2 d^3/4 + ell alpha s sigma^2/2 + (L^2 d + 2 B/alpha) p)
@@ -41,8 +43,9 @@ class Inequality:
             + (alpha/rho) (ell^2 lambda^2 d^3/4 + ell alpha s sigma^2/2 + (L^2 d + 2 B/alpha) p) + 2 B p
 
     where (k, s, p) is (d, d, 0) for Theorem 1, Eq. (eq:onestep1); (r + 2, r, 0) for Theorem 2, Eq. (eq:onestep2); and
-    (r + 2, r, P(clipping ever happens)) for Theorem 3, Eq. (eq:onestep3b). The proofs bound the smoothing terms ell^2
-    lambda^2 d^2 (d + 2 s ell alpha)/8 by ell^2 lambda^2 d^3/4, which 2 k ell alpha < 1 allows.
+    for Theorem 3, Eq. (eq:onestep3b), (r + 2, r, 2 sqrt(2 pi) n T exp(-C_0^2/(8 L^2))) with C_0 = C - ell lambda d/2,
+    an upper bound on the probability that clipping ever happens. The proofs bound the smoothing terms ell^2 lambda^2
+    d^2 (d + 2 s ell alpha)/8 by ell^2 lambda^2 d^3/4, which 2 k ell alpha < 1 allows.
 
     Attributes:
         problem: the constants.

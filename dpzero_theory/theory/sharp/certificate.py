@@ -120,26 +120,28 @@ def prescribe(
     algorithm: str = "dpzero",
     **options: Unpack[SearchOptions],
 ) -> Prescription:
-    """Return the full-batch parameters with the smallest bound by `certificate` at mu-GDP.
+    """Return the full-batch parameters with the smallest bound on E||grad F_S(x_tau)||^2, tau uniform on the steps, at
+    mu-GDP, by `certificate`.
 
     The prescription's id is 'theorem-3-sharp', or 'theorem-2-sharp' for Algorithm 1.
 
-    With alpha T fixed the bound falls as T grows. So T is the largest number of steps that the caps allow; without a
-    cap it is about the smallest T whose bound exceeds the bound for T -> infinity by at most 5%. The smoothing lambda
-    is the largest that raises the bound by at most 1%, and 0 with the exact difference rule.
+    With alpha T fixed the bound falls as T grows. So T is the largest number of steps that the caps on steps,
+    differences or losses in `options` allow; without a cap it is about the smallest T whose bound exceeds the bound for
+    T -> infinity by at most 5%. The smoothing lambda is the largest that raises the bound by at most 1%, and 0 with the
+    exact difference rule.
 
     Args:
         problem: the constants.
         gdp: mu > 0 of the whole run.
         relation: the neighbouring relation, a `privacy.relation.Relation` (which is a str) or its name.
         algorithm: 'dpzero' (Algorithm 2) or 'dpgd-0th' (Algorithm 1).
-        options: what the search may choose from, the entries of `SearchOptions`. With a cap on evaluations the best K
-            is the one with the smallest bound; without a cap it is the smallest K whose bound is at most about 2.5%
-            above the best.
+        options: what the search may choose from, the entries of `SearchOptions`. K, the number of directions in a step,
+            is 1 unless `directions_per_step` is another number or "best". With a cap the best K is the one with the
+            smallest bound; without a cap it is the smallest K whose bound is at most about 2.5% above the best.
 
     Raises:
         ValueError: an argument outside its range.
-        PreconditionError: a cap below one step's evaluations; a direction law or a K that `certificate` refuses.
+        PreconditionError: a cap that allows no step; a direction law or a K that `certificate` refuses.
     """
     free = Search(**options)
     gdp = check.real("gdp", gdp, at_least=SMALLEST_GDP, at_most=LARGEST_GDP)
@@ -244,17 +246,10 @@ def at_point(
 
 
 def _largest_error(k: Constants, p: Problem, alpha: float, gap_per_step: float, variance: float, rate: float) -> float:
-    """Return e = ell lambda/2, in units of L, for the largest smoothing lambda with which the bound on the mean squared
-    gradient is at most 1 + `SMOOTHING_SHARE` times the bound for lambda -> 0.
-
-    Args:
-        k: the sharpened theorem's constants at the run's clip, arrays of one entry.
-        p: the problem.
-        alpha: the step size, in units of 1/ell.
-        gap_per_step: gap/T, in units of L^2/ell.
-        variance: sigma^2/K, in units of L^2, for noise sigma and K directions a step.
-        rate: the sampling rate, 1 for full batches.
-    """
+    # e = ell lambda/2, in units of L, for the largest smoothing lambda with which the bound on the mean squared
+    # gradient is at most 1 + `SMOOTHING_SHARE` times the bound for lambda -> 0. `k` has arrays of one entry. `alpha` is
+    # in units of 1/ell, `gap_per_step`, (F_S(x_0) - F_S^*)/T, of L^2/ell, and `variance`, sigma^2/K for noise sigma on
+    # each of a step's K averages, of L^2. `rate` is the sampling rate, 1 for full batches.
     q, drift, _, least = Terms.of(k, p, 0.0, variance, rate).root(gap_per_step, alpha)
     # The bound y^2 is now given, and p and K of the theorem (not the number of directions) depend on e = ell lambda/2,
     # so that q y^2 - p y = K is an equation of degree 2 in e.

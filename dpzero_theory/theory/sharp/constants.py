@@ -34,17 +34,18 @@ below the rounding error of beta(c) = E[(v - c)_+ v]."""
 class Constants:
     """The constants with which inequalities hold for a step with K directions U and clipping, in units L = ell = 1.
 
-    g_i is a sample's gradient, g the mean gradient and G its norm; b_i is what clipping to norm c sqrt(K) removes from
-    U'g_i, and b the mean of the b_i; H is any matrix with 0 <= H <= I and tr(H) <= r. Arrays have an entry for each c.
+    U has the directions u as its K columns, E[u u'] = I. g_i is a sample's gradient, g the mean gradient and G its
+    norm; b_i is what clipping to norm c sqrt(K) removes from U'g_i, and b the mean of the b_i; H is any matrix with 0
+    <= H <= I and tr(H) <= r. Arrays have an entry for each c.
 
     Attributes:
         kept, bias: E[(U'g - b)'U'g]/K >= kept G^2 - bias G.
         quadratic, cross, excess: E[(U'g - b)'U'HU(U'g - b)]/K^2 <= quadratic G^2 + 2 cross G + excess^2.
-        sampled: E[(U'g_i - b_i)'U'HU(U'g_i - b_i)]/K^2 <= sampled^2.
+        sampled: the mean over samples i of E[(U'g_i - b_i)'U'HU(U'g_i - b_i)]/K^2 is at most sampled^2.
         spread: E[(U'g - b)'U'HU(U'g - b)]^(1/2)/K <= spread G + excess.
-        smooth_first, smooth_second: if e_U is the error of the clipped mean that finite differences with smoothing
-            lambda cause, and e = lambda/2, then E|e_U'U'g|/K <= e smooth_first G and E[e_U'U'HU e_U]/K^2 <=
-            (e smooth_second)^2.
+        smooth_first, smooth_second: if e_U is by how much finite differences with smoothing lambda change the mean over
+            samples of the clipped vectors U'g_i - b_i, and e = lambda/2, then E|e_U'U'g|/K <= e smooth_first G and
+            E[e_U'U'HU e_U]/K^2 <= (e smooth_second)^2.
     """
 
     kept: Array
@@ -60,22 +61,24 @@ class Constants:
 
 @dataclass(frozen=True, kw_only=True)
 class SharpLaw:
-    """A law of K directions in R^d as the sharpened theorem (proof.md) needs it, at clips c = C/(L sqrt(K)).
+    """A law of K directions u in R^d, E[u u'] = I, as the sharpened theorem (proof.md) needs it.
+
+    It is for clips c = C/(L sqrt(K)), where C bounds the norm of a sample's K differences, and L that of its gradient.
 
     Attributes:
         name: the name of the law in `sphere.DIRECTIONS`, or `frame`: K directions orthogonal to each other.
-        constants: a function (c, d, r, K, layer_rank) -> the constants at the effective rank r; their `smooth_first`
-            and `smooth_second` are for samples of any rank. Only directions of low rank use `layer_rank`
-            (`Problem.layer_rank`).
+        constants: a function (array of c, d, r, K, layer_rank) -> the constants at the effective rank r; their
+            `smooth_first` and `smooth_second` hold whatever the traces of the samples' Hessians are. Only directions of
+            low rank use `layer_rank` (`Problem.layer_rank`).
         curvature: a function (d, s) -> upper bounds on E[(u'Hu)^2] and E[(u'Hu)^3] for a direction u and a matrix H
             with 0 <= H <= I and trace s >= 1.
         largest: a function (d, K) -> the largest value of ||U'g||/(G sqrt(K)) for the directions U and a vector g of
             norm G; a larger clip c has no effect.
         most: a function d -> the largest number K of directions a step.
-        removed: a function (c, d, r, K) -> upper bounds on two numbers, for the part phi in R^K that clipping to norm c
-            sqrt(K) removes from U'a, a being a unit vector and U the K directions: E[phi'U'a]/K, and the square root of
-            E[phi'U'HU phi]/K^2 for every matrix H with 0 <= H <= I and tr(H) <= r. None for random signs and their
-            products, for which these numbers need not be computed.
+        removed: a function (array of c, d, r, K) -> upper bounds on two numbers at each c, for the part phi in R^K that
+            clipping to norm c sqrt(K) removes from U'a, a being a unit vector and U the K directions: E[phi'U'a]/K, and
+            the square root of E[phi'U'HU phi]/K^2 for every matrix H with 0 <= H <= I and tr(H) <= r. None for random
+            signs and their products, for which these numbers need not be computed.
         rank: rho for directions of low rank, which are sums of rho products of random signs; infinite for other laws
             (`sphere.DirectionLaw.rank` is 0 for them).
         fixed_norm: whether a direction has length sqrt(d) always.
@@ -118,9 +121,12 @@ def known_direction(direction: str) -> str:
 
 
 def law_of(direction: str) -> SharpLaw:
-    """Return the direction law named `direction`, with the functions that the sharpened theorem (proof.md) needs of it.
+    """Return the direction law named `direction`, with the functions that the sharpened theorem (proof.md) needs of it:
+    "sphere", "gaussian", "rademacher", "frame", or "low-rank:RANK" with RANK from 1 to 64.
 
-    Raises ValueError for an unknown name, and PreconditionError for a known law that the theorem does not cover."""
+    Raises ValueError for an unknown name, and PreconditionError for a law that a user added to `sphere.DIRECTIONS`
+    only.
+    """
     name = known_direction(direction)
     if name in LAWS or name.partition(":")[0] in LAWS.families:
         return LAWS[name]
@@ -174,17 +180,11 @@ def constants(
 
 
 def _line(c: Array, beta: Array, lower: Projection) -> dict[str, Array]:
-    """Return the constants `kept` and `bias` of the sharpened theorem at clips c, as a dictionary.
-
-    v is ||U'a||/sqrt(K) for a unit vector a and K directions U, and m(h) = E[min(h v, c) v] is what clipping keeps of a
-    gradient of length h >= 0, in units of L; m(-h) = -m(h). The line kept h - bias is at most m(h) for -1 <= h <= 1.
-
-    Args:
-        c: the clips.
-        beta: upper bounds on E[(v - c)_+ v], the part of a unit gradient that clipping removes; m(1) >= 1 - beta.
-        lower: a law of v that makes v^2 less spread out, in convex order, than the true law. As min(h v, c) v is
-            concave in v^2, its m(h) is then at least the true m(h) for h >= 0, and at most the true m(h) for h < 0.
-    """
+    # The constants `kept` and `bias` at the clips c, of a line kept h - bias that is at most m(h) for -1 <= h <= 1. v
+    # is ||U'a||/sqrt(K) for a unit vector a and K directions U; m(h) = E[min(h v, c) v] is what clipping keeps of a
+    # gradient of length h >= 0, in units of L, and m(-h) = -m(h). `beta` has upper bounds on E[(v - c)_+ v], so that
+    # m(1) >= 1 - beta. Under the law `lower` v^2 is less spread out, in convex order; as min(h v, c) v is concave in
+    # v^2, the m of `lower` is at least the true m for h >= 0, and at most the true m for h < 0.
     # For h >= 0 m is concave, so that the line kept h - bias is below m if it is so at h = 0 and h = 1. For h < 0 the m
     # of `lower` is convex and at most the true m, so that every tangent of it is below both. For any c' >= c, and M_1 =
     # E[v 1{v > c'}] and M_2 = E[v^2 1{v > c'}] under `lower`, its tangent at h = -c/c' is (1 - M_2) h - c M_1. So kept
@@ -206,7 +206,7 @@ def _line(c: Array, beta: Array, lower: Projection) -> dict[str, Array]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Invariant:
-    """Constants of the sharpened theorem for K directions U whose law is invariant under rotations.
+    """Constants of the sharpened theorem for K directions U whose law is invariant under rotations, E[u u'] = I.
 
     v is the length of y = U'a/sqrt(K) for a unit vector a. The constants hold for every H, 0 <= H <= I, tr(H) <= r.
 
@@ -214,11 +214,11 @@ class _Invariant:
         r: the effective rank, at least 1.
         across: p0 and q0: for a unit vector e orthogonal to a and a vector phi along y, the mean of (phi'U'e)^2 for a
             given y is at most K (p0 - q0 v^2) |phi|^2.
-        spread2: the square of `Constants.spread`.
+        spread2: an upper bound on E[(U'a)'U'HU(U'a)]/K^2, the second moment of a step that clips nothing.
         upper, lower: laws that bound the law of v: the mean of a function that is convex in v^2 is at most its mean
             under `upper` and at least its mean under `lower`.
-        slack: zeta >= 0: the second moment of a step that follows from `across` is spread2 + 2 (r - 1) zeta, above the
-            true one, so bounds on what clipping removes from it allow for zeta; 0 if `across` is exact.
+        slack: zeta >= 0: from `across` follows the larger bound spread2 + 2 (r - 1) zeta on the same moment, the mean
+            of v^2 (v^2 + (r - 1)(p0 - q0 v^2)). Bounds on what clipping removes allow for that; 0 if `across` is exact.
         smooth_first, smooth_second: the fields of `Constants` with these names.
     """
 
@@ -251,7 +251,7 @@ class _Invariant:
         )
 
     def removed(self, c: Array) -> tuple[Array, Array]:
-        # The two numbers of `SharpLaw.removed` at each c
+        # For the part phi of U'a that clipping removes: E[phi'U'a]/K and the root of E[phi'U'HU phi]/K^2, at each c
         beta, _, excess2 = self._moments(c, self.upper)
         return beta, np.sqrt(excess2)
 

@@ -62,9 +62,11 @@ class RunCertificate:
 
 @dataclass(frozen=True, kw_only=True)
 class StepMoments:
-    """The quantities of a step from which E exp(theta times the change of the loss) is bounded; units are L = ell = 1.
+    """The quantities of a step from which E exp(theta times the change of the loss) is bounded, for theta > 0; units
+    are L = ell = 1.
 
-    U = (u_1 .. u_K) are the step's directions, g the gradient of F_S, G its norm, and 0 <= H <= I with tr(H) <= r.
+    U = (u_1 .. u_K) are the step's directions, g the gradient of F_S, G its norm, and H, which bounds the Hessian of
+    F_S (-H <= Hess F_S <= H), has 0 <= H <= I and tr(H) <= r.
 
     Attributes:
         step_size: alpha.
@@ -73,7 +75,8 @@ class StepMoments:
         variance: sigma^2/K, where sigma is the standard deviation of the noise on each of the step's K averages.
         rank: the effective rank r.
         error: e = ell lambda/2, for finite differences with smoothing lambda.
-        at_rank: the constants of the sharpened theorem at effective rank r.
+        at_rank: the constants of the theorem of `certificate` at effective rank r: bounds on what clipping does to a
+            step.
         at_one: the same constants at r = 1, which are those for H = g g'/G^2.
         overlong: delta_1, a bound on the probability that the directions U are too long for one of the next two bounds.
         projection: gamma; ||U'g|| <= gamma sqrt(K) G unless the directions are too long.
@@ -97,19 +100,21 @@ class StepMoments:
     trace_variance: float
 
     def progress(self, problem: Problem, exponent: float) -> tuple[float, Array, Array]:
-        """Return the parts of kept G^2 - lost(G), a lower bound on how much a step decreases the mean loss F_S.
+        """Return the parts of kept G^2 - lost(G), a lower bound on how much a step of size alpha decreases the mean
+        loss F_S, divided by alpha.
 
-        It bounds -(1/(theta alpha)) log E exp(-theta (F_S(x_t) - F_S(x_{t+1}))) for a step of size alpha from a point
-        x_t with ||grad F_S(x_t)|| = G, on the event that the step's directions are not too long.
+        It bounds -(1/(theta alpha)) log E[exp(-theta (F_S(x_t) - F_S(x_{t+1}))) 1{U not too long}] from a point x_t
+        with ||grad F_S(x_t)|| = G; the mean is over the step's directions U and noise, and the indicator leaves out
+        directions that are too long (`overlong`).
 
         Args:
             problem: the constants of the run.
             exponent: theta > 0, in units of ell/L^2.
 
         Returns:
-            The constant kept, the values of G at which lost is computed (0, and 1,000 numbers up to 1, the steepest
-            gradient), and lost at each of them, in units where L = ell = 1. lost(G) rises with G, and is infinite
-            where no bound is proved.
+            The constant kept, the values of G at which lost is computed (0, and 1,000 numbers with equal ratios from
+            1e-7 to 1, the steepest gradient), and lost at each of them, in units where L = ell = 1. lost(G) rises with
+            G, and is infinite where no bound is proved.
         """
         a, c, e, beta, gamma = self.step_size, self.clip, self.error, self.trace, self.projection
         g, k, directions = _GRADIENT_LEVELS, self.at_rank, self.directions
@@ -144,11 +149,13 @@ class StepMoments:
 
 
 def step_moments(problem: Problem, *, failure: float, **run: Unpack[Run]) -> StepMoments:
-    """Return the quantities from which `certify_run` bounds E exp(theta times a step's change of the loss), theta > 0.
+    """Return the properties of one step, such as bounds on how long its directions are, from which `certify_run` bounds
+    E exp(theta times a step's change of the loss), theta > 0.
 
     Args:
         problem: the constants, with `lipschitz`, a bound on the norm of every sample's gradient.
-        failure: delta in (0, 1), for the bound on the whole run; 0.01 delta/T is the result's `overlong`.
+        failure: delta in (0, 1), the probability with which the bound on the whole run may fail; of it 0.01 delta/T is
+            spent on each step's directions being too long (`overlong`).
         run: the parameters of the run, the entries of `Run`.
 
     Raises:

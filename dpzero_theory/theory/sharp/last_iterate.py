@@ -78,19 +78,21 @@ def prescribe_last_iterate(
     """Return the full-batch parameters with the smallest bound on E[F_S(x_T) - F_S^*] at mu-GDP ('corollary-3-sharp').
 
     The clip C and the product alpha T with the step size alpha come from a grid. T is the largest number of steps that
-    the caps allow; without a cap T is the smallest power of two whose bound is within 5% of the bound at 2^48 steps.
-    In the mean a run counts as 0 if one of x_0, ..., x_{T-1} is outside the set on which the assumptions hold.
+    the caps in `options` allow; without a cap T is the smallest power of two whose bound is within 5% of the bound at
+    2^48 steps. In the mean a run counts as 0 if one of x_0, ..., x_{T-1} is outside a set on which the losses are
+    L-Lipschitz and the PL inequality holds; both hold everywhere only for a constant F_S.
 
     Args:
         problem: the constants, with `pl`.
         gdp: mu > 0 of the whole run.
         relation: the neighbouring relation, a `privacy.relation.Relation` (which is a str) or its name.
-        options: what the search may choose from, the entries of `SearchOptions`.
+        options: what the search may choose from, the entries of `SearchOptions`; K, the number of directions in a step,
+            is 1 unless `directions_per_step` is another number, or "best" to search for it.
 
     Raises:
         ValueError: an argument outside its range.
-        PreconditionError: the problem has no `pl`; a cap below one step's evaluations; a direction law or K that the
-            theorem does not cover; no step size with a finite bound within the cap on T.
+        PreconditionError: the problem has no `pl`; a cap that allows no step; a direction law or K that this package's
+            theorem (theory/sharp/proof.md) does not cover; no step size with a finite bound within the cap on T.
     """
     p, free = problem, Search(**options)
     pl, direction = p.smoothness / p.condition_number, free.direction
@@ -172,20 +174,17 @@ class _LastIterateBound:
         return exponent * self.problem.condition_number / (2 * steps), (self.unit * clip) ** 2 * steps
 
     def value(self, k: Constants, clip: Array, exponent: Array, steps: int, e: float, tried: Array) -> Array:
-        """Return the bound on E[F_S(x_T) - F_S^*] in units of L^2/ell, for each entry of two arrays of one shape:
-        `clip`, which has c = C/(L sqrt(K)) for the clip C of the norm of a sample's K differences, and `exponent`, 2 mu
-        alpha T for T = `steps` of size alpha. `k` has the sharpened theorem's constants at the clips, `e` is ell
-        lambda/2 for the smoothing lambda, in units of L, and `tried` has values of the theorem's free number y > 0, in
-        units of L, of which the best counts."""
+        # The bound in units of L^2/ell for each entry of `clip` (c) and `exponent`, arrays of shape (N,), with the
+        # constants `k` at these clips. `e` is ell lambda/2 over L. Of the values `tried` of the theorem's y > 0 the
+        # best counts.
         terms = Terms.of(k, self.problem, e, 0.0, 1.0)
         alpha, variance = self.parameters(clip, exponent, steps)
         return _bound(self.problem, terms, alpha, steps, variance, tried)
 
     def best(self, steps: int, rounds: int) -> tuple[float, float, float]:
-        """Return (bound, c, exponent): the smallest bound on E[F_S(x_T) - F_S^*] for T = `steps`, in units of L^2/ell,
-        and the clip c = C/(L sqrt(K)) and the exponent 2 mu alpha T at which it is found, alpha being the step size.
-        `rounds` >= 1 grids of the two numbers are tried, each narrower than the one before and around its best point.
-        Returns (inf, 1, 1) if no bound is finite."""
+        # The smallest bound for T = `steps`, in units of L^2/ell, and its c and exponent; (inf, 1, 1) if none is
+        # finite. The first of `rounds` >= 1 grids has c from 0.1 to 10 and exponents from 0.05 to 300; each further one
+        # is narrower, around the best point so far.
         p = self.problem
         clips, exponents = (
             np.geomspace(0.1, 10.0 if p.gradient_moment is None else 1e4, 17),
@@ -217,18 +216,10 @@ def _geometric(log_ratio: Array, steps: int) -> Array:
 
 
 def _bound(p: Problem, terms: Terms, alpha: Array, steps: int, variance: Array, tried: Array) -> Array:
-    """Return the bound on E[F_S(x_T) - F_S^*] for each step size, in units of L^2/ell.
-
-    Args:
-        p: the problem, with `pl`, whose gap is F_S(x_0) - F_S^*.
-        terms: the coefficients of the theorem for the clip of each step size: those of `Terms.of` for noise 0 and full
-            batches.
-        alpha: the step sizes, in units of 1/ell.
-        steps: T.
-        variance: the variance of the noise for each step size, in units of K L^2.
-        tried: values of the theorem's free number y, in units of L, of which the best counts. The bound is infinite if
-            none has a one-step contraction factor in (0, 1).
-    """
+    # The bound on E[F_S(x_T) - F_S^*] at the top of this module, in units of L^2/ell, for each of N step sizes `alpha`,
+    # in units of 1/ell, with the N `terms` for the clips (noise 0, full batches) and the N variances sigma^2/K of the
+    # noise on each of a step's K averages, in units of L^2. Of the values `tried` of y, in units of L, the best counts;
+    # the bound is infinite if none has a contraction factor rho in (0, 1).
     alpha = alpha[:, None]
     with np.errstate(over="ignore", invalid="ignore"):
         progress = terms.kept[:, None] - alpha / 2 * terms.quadratic[:, None]

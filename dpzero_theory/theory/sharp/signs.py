@@ -86,9 +86,8 @@ def removed(c: Array, law: Projection | Products) -> Removed:
 
 
 def _square(law: Projection | Products, length: Array | float, c: Array, apart: Array) -> Array:
-    """Return an upper bound on E(length v - c)_+^2 with a factor `length` > 0, where v = ||U'a||/sqrt(K) for a unit
-    vector a and K directions U, random signs or products of them, whose tail moments E(v - x)_+^3 `law` bounds. The
-    bound holds for every `apart` > 0 and depends on it."""
+    # An upper bound on E(length v - c)_+^2, where v = ||U'a||/sqrt(K) for a unit vector a and K directions U, random
+    # signs or products of them, whose tail moments E(v - x)_+^3 `law` bounds. The arguments broadcast.
     # The bound is 4/(27 h) E(length v - c + h)_+^3 for any h in (0, c].
     h = np.minimum(apart, c)
     bound: Array = 4 / (27 * h) * length**3 * law.excess((c - h) / length, (3, 0))[0]

@@ -54,7 +54,9 @@ class Terms:
 
     @classmethod
     def of(cls, k: Constants, p: Problem, e: float, variance: Array | float, rate: float) -> Self:
-        """Make the coefficients of the theorem's inequality for steps with given clips.
+        """Make the coefficients kept, quadratic, first, second and constant of the sharpened theorem's inequality q y^2
+        - p y <= gap/(alpha T) + alpha constant/2, with q = kept - alpha quadratic/2 and p = first + alpha second, which
+        bounds y^2 = E||grad F_S(x_tau)||^2 over T steps of size alpha with given clips.
 
         Args:
             k: what `constants_of` returns for the clips and the law of the directions.
@@ -228,7 +230,7 @@ class ScaledRun:
     """A run's parameters for one problem in units where L = ell = 1; L stands for `Problem.gradient_unit`.
 
     Attributes:
-        gap: gap ell/L^2.
+        gap: (F_S(x_0) - F_S^*) ell/L^2, how far the mean loss is above its minimum at the start.
         alpha: the step size, times ell.
         steps: T.
         clip: c = C/(L sqrt(K)) for the run's clip C, at most 1e10, beyond which nothing is clipped.
