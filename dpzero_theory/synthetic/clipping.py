@@ -18,12 +18,12 @@ class ClippedMean:
 
     A lane is a run with one setting of the parameters. The d_i are vectors of n samples, and clip_C shortens a vector
     to norm C if it is longer. Called with h, shape (d, L), and C, shape (L,), the object returns the means, shape (d,
-    L), and min_i ||h - d_i||, shape (L,). On a CPU a lane with ||h|| + max_i ||d_i|| <= C, where no sample can be
-    clipped, gets h as its mean and 0 in place of the minimum.
+    L), and min_i ||h - d_i||, shape (L,), in the dtypes of h and C. On a CPU a lane with ||h|| + max_i ||d_i|| <= C,
+    where no sample can be clipped, gets h as its mean and 0 in place of the minimum.
 
     Args:
         rows: the d_i, shape (n, d), which must sum to zero.
-        dtype: the dtype of the products.
+        dtype: the dtype of the matrix products of the d_i with h and with the factors by which they are clipped.
     """
 
     def __init__(self, rows: Tensor, dtype: torch.dtype) -> None:

@@ -71,9 +71,10 @@ class Outcome:
             lanes: the lanes' parameters, in the order in which the results are returned.
             centers: points c, shape (d,) each, for which the means of ||A (x - c)||^2 and (x - c)^T A (x - c)/2 over
                 the iterates x are wanted, in addition to the minimiser.
-            states: three tensors, with the lanes sorted by falling number of steps T. With z_t the iterate after t
-                steps less the minimiser, they are scale * z_T, shape (d, L); the sum of scale * z_t over t = 0, ...,
-                T-1, shape (d, L); and the sums of z_t^T A^2 z_t and of z_t^T A z_t over the same t, shape (2, L).
+            states: three tensors, with the lanes sorted by falling number of steps T as `lanes.longest_first()` does
+                (stably). With z_t the iterate after t steps less the minimiser, they are scale * z_T, shape (d, L); the
+                sum of scale * z_t over t = 0, ..., T-1, shape (d, L); and the sums of z_t^T A^2 z_t and of z_t^T A z_t
+                over the same t, shape (2, L).
             scale: shape (d,), the factors of the coordinates in the first two tensors.
         """
         # Forms about other centers c need no further sums: with x measured from the minimiser, and a the average of the
@@ -97,13 +98,16 @@ _CURVED = {"central": 0.0, "forward": 0.5, "exact": 0.0}
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """Lanes, runs with one setting of the parameters each, of one algorithm that start at one point.
+    """Lanes, runs with one setting of the parameters each, of one algorithm of the DPZero paper that start at one
+    point.
 
     Attributes:
         x0: shape (d,), the start of every lane.
         lanes: the lanes' parameters.
         vector: whether this is Algorithm 1, where the clip bounds ||difference * u|| and the noise is a vector in R^d;
-            otherwise it is Algorithm 2, where the clip bounds the differences and the noise is a scalar.
+            otherwise it is Algorithm 2, where the clip bounds the norm of a sample's differences along the K directions
+            u of a step, and the noise is a number for each. A difference is a change of loss over a change of position,
+            such as (f(x + lambda u) - f(x - lambda u))/(2 lambda).
         noise: a stream (`lanes.Draw`) of standard normal numbers, K for each step; with `vector`, of standard normal
             rows of length d. Each lane multiplies it by its noise_std. A seeded stream makes nothing private, so it is
             for synthetic data only.
@@ -133,22 +137,23 @@ def run_together(
     A lane is a run with one setting of the parameters; a sweep is a set of lanes of one algorithm. A step goes from x
     to x - (alpha/K) sum_k (M_k + sigma z_k) u_k, where alpha is the step size and sigma z_k the noise. M is the mean
     over samples of the vectors of a sample's K differences, each vector clipped to the norm C; a difference is how fast
-    the sample's loss changes along the direction u_k, for central differences (f(x + lambda u_k) - f(x - lambda
-    u_k))/(2 lambda). A `vector` sweep (the DPZero paper's Algorithm 1) has K = 1 and noise in all coordinates: x -
-    alpha (M_1 u_1 + sigma z), z in R^d.
+    the sample's loss changes along the direction u_k: (f(x + lambda u_k) - f(x - lambda u_k))/(2 lambda), or (f(x +
+    lambda u_k) - f(x))/lambda for forward differences. A `vector` sweep (the DPZero paper's Algorithm 1) has K = 1 and
+    noise in all coordinates: x - alpha (M_1 u_1 + sigma z), z in R^d; there C bounds ||difference * u_1||, so that the
+    difference is clipped to C/||u_1||.
 
     Args:
         problem: the quadratic loss.
         sweeps: the lanes to run.
         directions: a stream of directions u, rows of length d, K for each step. They are public, so the stream may be
             seeded; see `lanes.directions_of`.
-        directions_per_step: K >= 1. It must be 1 with a `vector` sweep.
+        directions_per_step: K >= 1; 1 with a `vector` sweep, else ValueError.
         difference: the difference rule, a name of `dpzero_theory.difference.DIFFERENCES`. Only "forward" uses the
             lanes' smoothing; on a quadratic "central" and "exact" are the same.
         centers: further points c, shape (d,) each, for `gradient_squared` and `excess` of the outcomes, beside the
             problem's own minimiser.
         dtype, device: where and in which dtype torch computes.
-        block: how many directions share a matrix product, at least K.
+        block: how many directions share a matrix product; a step's K always do.
 
     Returns:
         An outcome for each sweep.

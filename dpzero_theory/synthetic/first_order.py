@@ -48,6 +48,9 @@ def dpgd(
 ) -> Outcome:
     """Run DP-GD on a quadratic loss at many settings of the parameters, the lanes, all with the same noise.
 
+    A step goes from x to x - alpha (M + sigma z), where alpha is the step size, M the mean over samples of their
+    gradients, each clipped to the norm C, sigma the noise_std and z the next row of the noise.
+
     Args:
         problem: the quadratic loss.
         x0: shape (d,), the start of every lane.
@@ -55,7 +58,7 @@ def dpgd(
         noise: a stream (`lanes.Draw`) of standard normal rows of length d; each lane multiplies it by its noise_std.
         centers: further points about which `Outcome` measures, after the problem's own minimiser; shape (d,) each.
         dtype, device: where and in which dtype torch computes.
-        product_dtype: the dtype of the products with the samples; `dtype` if None.
+        product_dtype: the dtype of the matrix products by which gradients are clipped (`ClippedMean`); `dtype` if None.
 
     Returns:
         The lanes' final and average iterates, and means of quadratic forms of their iterates.
@@ -95,19 +98,10 @@ def dpgd(
 def _advance(
     clipped_mean: ClippedMean, spectrum: Tensor, here: Tensor, z: Tensor, alpha: Tensor, clip: Tensor, std: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Make S steps of DP-GD on the losses (x - x_i)^T A (x - x_i)/2 of samples with mean center, for L lanes (runs).
-
-    Args:
-        clipped_mean: computes the mean of the samples' clipped gradients h - d_i, where d_i = A (x_i - center).
-        spectrum: the diagonal of A, shape (d,).
-        here: the lanes' mean gradients h = A (x - center) at the start, shape (d, L).
-        z: standard normal numbers for the noise, shape (S, d).
-        alpha, clip, std: each lane's step size, clip and standard deviation of the noise, shape (L,).
-
-    Returns:
-        h after the steps; the sum of h over the S points before each step; the sums of ||h||^2 and of h^T A^-1 h, shape
-        (2, L); and the least ||h - d_i|| of each lane.
-    """
+    # Makes a step of DP-GD for each row of `z`, h <- h - alpha A (mean + std z), where h = A (x - center) is a lane's
+    # mean gradient, and `clipped_mean` has the clipped gradients h - d_i. Returns h; the sums over the points before
+    # each step of h, and of ||h||^2 and h^T A^-1 h; and the least of the minima of ||h - d_i|| that `clipped_mean`
+    # returned.
     total, forms = torch.zeros_like(here), here.new_zeros((2, len(clip)))
     least = torch.full_like(clip, torch.inf)
     for row in z:

@@ -27,22 +27,24 @@ They have shape (k, d) for vectors and (k,) for scalars, as an array or as a ten
 
 
 def directions_of(direction: str, rng: np.random.Generator, d: int) -> Draw:
-    """Return a stream of random directions in R^d, drawn with `rng`: a function draw(k) that returns the next k of them
-    as a float64 array of shape (k, d). `direction` is the name of their law in `sphere.DIRECTIONS`, such as
-    "sphere". Raises ValueError for an unknown name, and the function PreconditionError for low-rank laws."""
+    """Return a stream of random directions u in R^d, E[u u^T] = I, drawn with `rng`: a function draw(k) that returns
+    the next k of them as a float64 array of shape (k, d). `direction` is the name of their law in `sphere.DIRECTIONS`,
+    such as "sphere" (uniform of length sqrt(d)). Raises ValueError for an unknown name. For a low-rank law draw raises
+    PreconditionError."""
     sample = DIRECTIONS[direction].sample
     return lambda count: sample(rng, count, d)
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """The parameters of L runs of an algorithm: arrays of shape (L,) in any order.
+    """The parameters of L runs of an algorithm on a quadratic loss: arrays of shape (L,), entry i of each for run i.
 
     Attributes:
         steps: T >= 1.
         step_size: alpha > 0.
         smoothing: lambda > 0; only forward differences use it, since on the quadratic central differences are exact.
-        clip: C > 0, on the norm of a sample's K differences (DPZero) or of a vector (DPGD-0th, DP-GD).
+        clip: C > 0, on the norm of a sample's differences along the K directions of a step (DPZero), of its difference
+            times the direction (DPGD-0th), or of its gradient (DP-GD).
         noise_std: sigma >= 0, the standard deviation of the noise in each number of the released average.
     """
 
@@ -93,11 +95,13 @@ class Lanes:
         noise_std: Callable[[int, float], float],
         smoothing: float = 1e-4,
     ) -> Self:
-        """Make the parameters of a run for every combination of the given values, of which the clip varies fastest.
+        """Make the parameters of a run for every combination of the given values: the steps vary slowest, the clip
+        fastest.
 
         Args:
             steps, step_sizes, clips: the values of T, alpha and C.
-            noise_std: a function (T, C) that returns sigma, the standard deviation of the noise.
+            noise_std: a function (T, C) that returns sigma, the standard deviation of the noise on the released
+                average.
             smoothing: lambda, the same for all runs.
         """
         points = list(itertools.product(steps, step_sizes, clips))

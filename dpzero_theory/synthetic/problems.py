@@ -72,7 +72,8 @@ class Distances:
 
     @property
     def points(self) -> Array:
-        """The samples y_i = A^(1/2) (x_i - mean of the x_i) in scaled coordinates, shape (n, d); they sum to zero."""
+        """The samples y_i = A^(1/2) (x_i - mean of the x_i), shape (n, d), where A is diagonal with the entries
+        `spectrum`; they sum to zero."""
         return self._points
 
     @property
@@ -97,7 +98,8 @@ class Distances:
 
 
 class Quadratic(Distances):
-    """f(x; x_i) = (1/2) (x - x_i)^T A (x - x_i) with A = diag(spectrum): the paper's synthetic problem.
+    """f(x; x_i) = (1/2) (x - x_i)^T A (x - x_i) with A = diag(spectrum): the synthetic problem of the DPZero paper. Its
+    arguments are the samples x_i, `data` of shape (n, d), and `spectrum` > 0 of shape (d,).
 
     The Hessian is A everywhere, and the minimiser is the mean of the data. The loss is not Lipschitz on R^d, so no
     theorem of the paper applies to it, and `lipschitz` raises PreconditionError.
