@@ -137,9 +137,10 @@ def _parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command `python -m dpzero_theory.params`, and return 0.
 
-    It prints which step size, steps, smoothing, clip and noise each theorem prescribes for a problem and a privacy
-    target, and the bound that it certifies for them. `argv` are the words after the command, by default the process's
-    own. Bad input exits with status 2.
+    For a problem (number of samples, dimension, constants of the loss) and a target (epsilon, delta) it prints which
+    step size, steps, smoothing, clip and noise each convergence theorem of the DPZero paper and of this package
+    prescribes, and the theorem's bound on the squared gradient or on the excess loss. `argv` are the words after the
+    command (["--help"] prints all options), by default the process's own. Bad input exits with status 2.
     """
     parser = _parser()
     args = parser.parse_args(argv)

@@ -40,17 +40,16 @@ _PRIVATE = (
 class ProblemFile:
     """The content of a problem file: constants of an optimisation problem, and caveats about them.
 
-    A caveat that the constants were measured on private data comes first if they were, and is left out if not.
-
     Attributes:
-        constants: the values of the constants by their names in `theory.problem.Problem`, such as "lipschitz"; "d" must
-            be among them.
-        caveats: sentences that are shown beside every certificate from these constants.
+        constants: the values of the constants by their names in `theory.problem.Problem`, such as "lipschitz", all > 0;
+            "d", an integer, must be among them.
+        caveats: sentences that are shown beside every certificate from these constants. The class puts the caveat that
+            they were measured on private data first for `data` "private", and removes it for other data.
         data: the kind of data on which the constants were measured: "public", "synthetic" or "private".
         measurements: any other measurements, as a JSON object, which `dpzero_theory.params` does not use.
 
     Raises:
-        ValueError: a value that the format does not allow.
+        ValueError: another kind of data, an unknown constant or one outside its range, or no "d".
     """
 
     constants: Mapping[str, float]

@@ -44,11 +44,17 @@ _SOURCES = {
 
 
 def row(answer: Calculated) -> dict[str, Any]:
-    """Return one answer of `theory.results.calculate` as an entry of "results" in the JSON output: its keys are `id`,
-    `algorithm`, `calibration`, `form` ("minimised" or "closed-form"), `guarantee`, `relation`, `sampling`, `direction`,
-    `difference`, the numbers `gdp`, `step_size`, `directions_per_step`, `T`, `steps`, `smoothing`, `clip`, `noise_std`,
-    `evaluations`, `points`, `bound`, `bound_at_steps` and `trivial_bound` (of `theory.problem.Prescription`),
-    `vacuous` (a boolean: `bound` is not below `trivial_bound`) and `notes` (a list of sentences)."""
+    """Return one answer of `theory.results.calculate` as an entry of "results" in the JSON output, a dictionary.
+
+    Its keys are `id` (such as "theorem-3"), `algorithm` ("dpzero" or "dpgd-0th"), `calibration` ("paper" or "exact":
+    how mu follows from epsilon and delta), `form` ("minimised" or "closed-form"), `guarantee` (a formula for what is
+    bounded), `relation`, `sampling`, `direction` (the law's name), `difference` ("central", "forward" or "exact"),
+    `vacuous` (a boolean: `bound` is not below `trivial_bound`), `notes` (a list of sentences), and numbers that are
+    fields of `theory.problem.Prescription`, never None: `gdp` (mu), `step_size`, `directions_per_step`, `T` (the
+    formula's number of steps), `steps` (the whole number to run), `smoothing`, `clip`, `noise_std`, `evaluations`
+    (differences of single samples), `points` (losses of single samples), `bound` (at T), `bound_at_steps`,
+    `trivial_bound`.
+    """
     p = answer.prescription
     return {
         "id": p.id,
@@ -143,8 +149,11 @@ def as_settings(
 ) -> str:
     """Return a text for readers who will run the algorithm: what to set, and what each result then promises.
 
-    `answers` have one calibration, and each becomes a line of a table; `unmet` are the theorems that do not apply, with
-    the reasons; `inputs` is what the user asked for, by name; and `caveats` are warnings from the problem file.
+    Args:
+        answers: the results, each a line of a table; all of one calibration, "paper" or "exact" (how mu of Gaussian DP
+            follows from epsilon and delta).
+        unmet: the theorems that do not apply, with the reasons; a line each below the table.
+        inputs, caveats: what the user asked for, by name, and warnings from the problem file; the heading.
     """
     fields = ("step_size", "directions_per_step", "steps", "smoothing", "clip", "noise_std", "bound_at_steps")
     table = [["result", "step size", "K", "steps", "smoothing", "clip", "noise", "promise"]]
@@ -169,11 +178,14 @@ def as_settings(
 
 
 def as_rows(variable: str, rows: Sequence[Mapping[str, Any]], caveats: Sequence[str] = ()) -> str:
-    """Return a text table of --solve-for, with a line for each row, and the notes and caveats below.
+    """Return a text table of `python -m dpzero_theory.params --solve-for`, which finds n, epsilon or d: a line for each
+    row, and below it the rows' notes and the caveats.
 
     Args:
         variable: the name of the number that is solved for, the first column.
-        rows: the results, each made by `row`, with the value of the variable added under its name.
+        rows: the results, each a dictionary made by `row`, with the value of the variable added under its name. Columns
+            are `id`, `calibration`, `directions_per_step` (K), `steps` (T), `clip` (C) and `bound`, with a star if
+            `vacuous`.
         caveats: sentences of warning from the problem file.
     """
     table = [[variable, "result", "calibration", "K", "T", "C", "bound"]]

@@ -65,7 +65,7 @@ def _quantiles() -> Array:
 class DirectionLaw:
     """A law of a random direction u in R^d with E[u] = 0 and E[u u^T] = I.
 
-    If `rank` is 0, the law stays the same if the signs of coordinates are turned or coordinates change places.
+    If `rank` is 0, the law stays the same if coordinates change signs or places.
 
     Attributes:
         name: the law's name in commands and plans.
@@ -73,10 +73,12 @@ class DirectionLaw:
             generator, float64 of shape (size, d). With rank >= 1 it raises PreconditionError, as shapes are not known.
         table: a function without arguments that returns the equally likely values of a coordinate in training runs: 2
             or 65,536 ascending multiples of 2^-16, so that sums of squares are exact; if rank >= 1, of a_j's or b_j's.
+            Their mean is 0 and their mean square 1, to 1e-6.
         normalised: whether training runs scale a vector of coordinates from `table` to length sqrt(d).
         fixed_norm: whether ||u|| = sqrt(d) always, as the clip of the paper's Algorithm 1 requires.
         rank: 0 if every coordinate is drawn by itself. If it is R >= 1, the direction for a matrix of weights is
-            R^(-1/2) (a_1 b_1^T + ... + a_R b_R^T), where the vectors a_j and b_j have independent random signs.
+            R^(-1/2) (a_1 b_1^T + ... + a_R b_R^T), where the vectors a_j and b_j have independent random signs; weights
+            with more axes are taken as a matrix of the first axis by all others, and biases get random signs.
     """
 
     name: str
