@@ -220,7 +220,7 @@ class DiscreteGaussian(_OnLattice):
 
     def compared(self, step: StepLike, size: int = 1, n: int | None = None) -> Cost:
         """Bound the privacy cost of `step` by the costs of continuous Gaussian noise with a slightly smaller standard
-        deviation, from above, and a slightly larger one, from below; infinite if s M is below 2.43 to 4 (`require`), and
+        deviation, from above, and a slightly larger one, from below; infinite if s M is below 2.43 to 4 (`require`), or
         for groups if the law has M integers to a clip. `size` is the largest number of records in which data sets
         differ, `n` the number of records of the larger one, or None for any number."""
         s, numbers = step.noise, step.steps * step.coordinates
