@@ -38,13 +38,9 @@ def recorder(device: torch.device) -> _Recorder | None:
 
 
 def _on_cuda(function: Callable[[], _Answer]) -> Callable[[], _Answer]:
-<<<<<<< HEAD
-    # All replays return the same tensors, overwritten, so the caller must copy them. Raises what `function` raises, and
-    # torch's RuntimeError for operations that cannot be recorded
-=======
-    # Record the kernels that `function` starts, without running them. All recordings share one pool of memory, so that
-    # the tensors which a replay returns are overwritten by the next replay, of this recording or another one.
->>>>>>> f7fef0da (Docstrings of optim/weights say what they take and return)
+    # All recordings share one pool of memory: the tensors that a replay returns are overwritten by the next replay, of
+    # this recording or another one, so the caller must copy them. Raises what `function` raises, and torch's
+    # RuntimeError for operations that cannot be recorded.
     graph, pool = torch.cuda.CUDAGraph(), _kept().pool()
     try:
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
