@@ -215,7 +215,7 @@ class Group:
     def excess(self, target_epsilon: float, target_delta: float) -> float:
         """The relative amount by which the history misses a target, at most 0 if the target is met: the larger one of
         (certified epsilon at `target_delta`) / `target_epsilon` - 1 and (certified delta at `target_epsilon`) /
-        `target_delta` - 1, or the first one if `target_delta` is 0."""
+        `target_delta` - 1, or the first one if `target_delta` is 0. Raises ValueError as `epsilon` does."""
         beyond = self.epsilon(target_delta, ends="upper").upper / target_epsilon - 1
         if target_delta == 0:
             return beyond

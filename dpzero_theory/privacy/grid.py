@@ -306,9 +306,8 @@ class _Apart:
 
 def _large(parts: Parts, z: float, span: tuple[float, float], count: int, left: float) -> tuple[FinitePair, float]:
     # Large losses, those in `span`: a pair of bounds in about `count` cells, where the probability of a loss is summed
-    # over all releases, and an upper bound on the sum, the expected number of large losses under P. Outputs more than
-    # `z` standard deviations of the noise beyond the means are left out; `left` bounds their probability in all
-    # releases.
+    # over all releases, and an upper bound on the sum, the expected number of large losses under P. Outputs beyond `z`
+    # (`Law.cells`) are left out; `left` bounds their probability in all releases together.
     width = (span[1] - span[0]) / count
     found = [(law.cells(z, 0.0, width, 0.0, span), n) for law, n in parts]
     at = np.arange(max(c.first + len(c.upper) for c, _ in found))

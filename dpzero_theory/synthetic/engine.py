@@ -98,8 +98,7 @@ _CURVED = {"central": 0.0, "forward": 0.5, "exact": 0.0}
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """Lanes, runs with one setting of the parameters each, of one algorithm of the DPZero paper that start at one
-    point.
+    """Lanes, runs with one setting of the parameters each, of one algorithm of the DPZero paper from one start.
 
     Attributes:
         x0: shape (d,), the start of every lane.

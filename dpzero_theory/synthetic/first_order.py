@@ -100,8 +100,7 @@ def _advance(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     # Makes a step of DP-GD for each row of `z`, h <- h - alpha A (mean + std z), where h = A (x - center) is a lane's
     # mean gradient, and `clipped_mean` has the clipped gradients h - d_i. Returns h; the sums over the points before
-    # each step of h, and of ||h||^2 and h^T A^-1 h; and the least of the minima of ||h - d_i|| that `clipped_mean`
-    # returned.
+    # each step of h, and of ||h||^2 and h^T A^-1 h; and the least minimum of ||h - d_i|| from `clipped_mean`.
     total, forms = torch.zeros_like(here), here.new_zeros((2, len(clip)))
     least = torch.full_like(clip, torch.inf)
     for row in z:

@@ -50,10 +50,10 @@ def _norm(x: Array) -> float:
 
 
 def _spectrum(law: Array, first: int, size: int, mode: int) -> _Spectrum:
-    """The Fourier transform, of length `size`, of the law with the weights law[k] >= 0 at the integers first + k. The
-    integer first + `mode`, the `shift` of the result, is moved to 0; who multiplies transforms moves the product back
-    by the sum of their shifts. Any mode is correct. The likeliest integer is best: the more weight lies elsewhere, the
-    larger is the bound on the transform's error."""
+    """The Fourier transform, of length `size`, of the law with the weights law[k] >= 0 at the integers first + k, which
+    are taken modulo `size`. The integer first + `mode`, the `shift` of the result, is moved to 0; who multiplies
+    transforms moves the product back by the sum of their shifts. Any mode is correct. The likeliest integer is best:
+    the more weight lies elsewhere, the larger is the bound on the transform's error."""
     total = float(np.sum(law))
     rest = law / total
     rest[mode] = 0.0

@@ -111,7 +111,8 @@ directions orthogonal to each other."""
 def known_direction(direction: str) -> str:
     """Return the name of a direction law in its usual form, such as low-rank for low-rank:1.
 
-    Known are the laws of `sphere.DIRECTIONS`, `frame` and families such as low-rank; else ValueError is raised."""
+    Known are sphere, gaussian, rademacher, frame, low-rank:RANK (low-rank is rank 1), and laws that users registered;
+    ValueError is raised for any other name."""
     if isinstance(direction, str) and (direction in LAWS or direction in DIRECTIONS):
         return direction
     family = direction.partition(":")[0] if isinstance(direction, str) else direction

@@ -43,7 +43,7 @@ class Projection:
 
     @property
     def largest(self) -> float:
-        """The largest value that this law has: sqrt(dimension/directions), infinite for Gaussian directions."""
+        """The largest value of v, sqrt(D/K) for D = `dimension` and K = `directions`; infinite for D = inf."""
         return math.sqrt(self.dimension / self.directions)
 
     @cached_property
