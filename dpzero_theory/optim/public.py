@@ -185,7 +185,7 @@ class Public:
         plan_of(T), the plan with T steps for the same epsilon. Its loss is that of public records on which it does not
         train, infinite if it diverges. The first has f = `guess`; from there, or from where its releases say that f
         should be, f goes up and down by factors of sqrt(10) while the loss falls. No run begins that would end after a
-        minute of choosing. Returns None if there is no time for one of 30 steps, and `guess` if all diverge.
+        minute of choosing. Returns None if there is no time for one of 30 steps, the smallest f tried if all diverge.
         """
         cost = self._rule.points(plan.directions_per_step) * self.seconds
         most = min(plan.steps, 10 * _FEWEST_STEPS)
@@ -213,7 +213,7 @@ class Public:
         if not found:
             return None
         at(said := round(2 * math.log10(found[0][1])))
-        best = min(found, key=at) if said in found else said
+        best = min(found, key=lambda power: (at(power), power)) if said in found else said
         for way in (1, -1):
             while at(best + way) < at(best):
                 best += way
@@ -224,25 +224,26 @@ class Public:
         # each step, with the noise of the averages that `plan` releases and a step size that falls evenly from `first`
         # to 0. The caller puts the weights back. Returns a mean over every second public record that was read, none of
         # them in `rows`, at its end, infinity if a loss is not finite or the verdict is "diverges": of l/(l + L), where
-        # l is a record's loss and L the mean loss at the start, or of l if L is negative. And a factor for `first` in
-        # the next try: 1, or if the verdict is "diverges" or "stands still" and the descent, the estimate to first
-        # order of how far the loss fell (far above L in a run that diverges), exceeds its error, L over the descent,
-        # from 1/1000 to 1000 (1/1000 if L is negative).
+        # l is a record's loss and L the mean loss at the start. And a factor for `first` in the next try: 1, or if the
+        # verdict is "diverges" or "stands still" and the descent, the estimate to first order of how far the loss fell
+        # (far above L in a run that diverges), exceeds its error, L over the descent, from 1/1000 to 1000. If L is not
+        # above 0, as of rewards, no loss at the start bounds the descent: the mean of l, without a verdict, and 1.
         release = plan.release.with_noise(plan.noise_multiplier * len(rows) / plan.expected_batch)
         falling = Falling(first, plan.steps)
         sizes = tuple(falling(step) for step in range(plan.steps))
         plan = replace(plan, n=len(rows), step=replace(release, sampling=FullBatch()), step_sizes=sizes)
         sums = BatchSum(plan, self._weights, self._evaluation, Ranks(), self.micro_batch, self.at_once)
-        descent, noise = Descent(plan, max(self._loss, 1e-6)), SeededNoise(0)
+        descent, noise = Descent(plan, self._loss if self._loss > 0 else 1.0), SeededNoise(0)
         for number in range(plan.steps):
             record = Record(number, tuple(plan.noisy(sums.total(number, rows), noise).tolist()))
             self._weights.move_(plan.moves(*record))
             descent.add(record)
         other, found = self._rows[1::2], descent.verdict
+        word = found.word if self._loss > 0 else "learns"
         batches = map(self._evaluation.batch, np.array_split(other, math.ceil(len(other) / self.micro_batch)))
         losses = np.concatenate([self._evaluation.at(self._weights, [(0, 0.0)], one)[0] for one in batches])
-        loss = self._mean(losses) if np.isfinite(losses).all() and found.word != "diverges" else math.inf
-        wrong = found.word in ("diverges", "stands still") and found.descent > found.error
+        loss = self._mean(losses) if np.isfinite(losses).all() and word != "diverges" else math.inf
+        wrong = word in ("diverges", "stands still") and found.descent > found.error
         return loss, min(max(self._loss / found.descent, 1e-3), 1e3) if wrong else 1.0
 
     def _mean(self, losses: Array) -> float:

@@ -183,6 +183,18 @@ def test_the_start_does_not_warn_of_the_smoothing_that_is_chosen(added: float, e
     run.close()
 
 
+def test_no_verdict_judges_short_runs_of_losses_below_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative of a reward may fall by more than its value at the start."""
+    tried, kept = measured.Public._tried, []
+    monkeypatch.setattr(measured.Public, "_tried", lambda *given: kept.append(tried(*given)) or kept[-1])
+
+    def below(module: nn.Module, batch: Any) -> Tensor:
+        return losses(module, batch) - 5
+
+    make_private_with_epsilon(model(), below, PRIVATE, public_data=PUBLIC, folder=tmp_path / "run", **GOAL).close()
+    assert all(-5 < loss < 0 and factor == 1 for loss, factor in kept)
+
+
 def test_what_is_refused(tmp_path: Path) -> None:
     mixed = TensorDataset(
         *(torch.cat([mine, yours[:3]]) for mine, yours in zip(PUBLIC.tensors, PRIVATE.tensors, strict=True))
