@@ -48,7 +48,7 @@ N, SMOOTHING = 1024, 1e-2
 TASKS = ("sst2", "trec", "sst5")
 SIZES = {"sst2": last_norm_tasks.Size(N, 500, last_norm.TEST, last_norm.LENGTH), **last_norm_tasks.SIZES}
 """The sizes of the tasks with a sentence encoder."""
-EPSILONS = ("2", "0.5", "6", "0.1")
+EPSILONS = ("2", "0.5", "6", "0.25", "0.1")
 SPLITS: dict[int, tuple[tuple[int, int], ...]] = {
     1_000: ((1, 1000), (16, 62)),
     4_000: ((16, 250), (64, 62)),

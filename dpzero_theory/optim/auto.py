@@ -139,12 +139,17 @@ def choose(
         smoothing = seen.smooth(plan)
         settings = {**settings, **({"smoothing": smoothing} if smoothing else seen.alone(settings)), **given}
         plan, settings = _fitting(n, settings, given, plan, seen, kind)
-    how = f"from {seen.count:,} public records" if public else f"without public records, as tested for {kind.name}"
+    how = (
+        f"from {seen.count:,} public records"
+        if public
+        else f"without public records, not tried, as tested for {kind.name}"
+    )
     if "step_size" not in given:
         factor = seen.factor(kind.factor, plan, lambda steps: _plan(n, settings, steps=steps))
         if factor is None:
-            how += f" (the step size as tested for {kind.name}: there was no time for short runs)"
-        first = first_step_size(kind.factor if factor is None else factor, plan.steps, seen.norm)
+            how += " (no time for short runs: the step size is one whose curvature takes little on them)"
+            factor = seen.gentle(kind.factor, plan)
+        first = first_step_size(factor, plan.steps, seen.norm)
         settings["step_size"] = Falling(short(first), plan.steps)
     weights.untrained.settle()
     how = f"{how}, in {time.monotonic() - began:.0f} s: {weights.d:,} weights"
@@ -264,6 +269,9 @@ class _Tested:
         return {"isolation": "exact", "micro_batch": 1}
 
     def factor(self, guess: float, plan: Plan, plan_of: Callable[[int], Plan]) -> float:
+        return guess
+
+    def gentle(self, guess: float, plan: Plan) -> float:
         return guess
 
 

@@ -103,7 +103,7 @@ class Public:
             change = self._change(width / 10**tried)
             if change <= 0.01 or time.monotonic() - began > 1.5 * _READING:
                 break
-        width = min(self._changes, key=self._changes.__getitem__)
+        self._width = width = min(self._changes, key=self._changes.__getitem__)
         self.seconds = (time.monotonic() - start) / (len(self._changes) * 10 * _FEW)
         some = self._rows[: max(_FEW, int(_PILOT / (9 * self.seconds)))]
         self._say("measuring gradients")
@@ -218,6 +218,27 @@ class Public:
             while at(best + way) < at(best):
                 best += way
         return guess * 10 ** (best / 2)
+
+    def gentle(self, guess: float, plan: Plan) -> float:
+        """Return `guess`, or the largest of its quotients by powers of sqrt(10) down to 1/1000, as the number f of
+        `factor` for which the curvature of the mean loss L takes at most |L|/4 from what the plan's steps gain.
+
+        It is for runs of which no short one can be tried: it evaluates 16 public records at 9 points for each f.
+        """
+        rows, numbers = self._rows[:_LEAST_ROWS], range(4)
+        batch, k = self._evaluation.batch(rows), plan.directions_per_step
+        slopes = self._slopes(self.smoothing or self._width, rows, len(numbers))[0].mean(axis=0)
+        released = math.hypot(plan.unit * plan.scale, float(np.sqrt(np.mean(slopes**2))))
+        for power in range(7):
+            factor = guess / 10 ** (power / 2)
+            # alpha/K times the sum of K random directions is as long as alpha/sqrt(K) times one of them
+            moved = first_step_size(factor, plan.steps, self.norm) * released / math.sqrt(k)
+            points = [(0, 0.0)] + [(number, side * moved) for number in numbers for side in (1, -1)]
+            means = self._evaluation.at(self._weights, points, batch).mean(axis=1)
+            lost = float(means[1:].mean() - means[0]) * plan.steps / 3  # the squares of falling step sizes: T/3 of one
+            if lost <= abs(self._loss) / 4:
+                break
+        return factor
 
     def _tried(self, plan: Plan, rows: Any, first: float) -> tuple[float, float]:
         # Makes a short run of the plan's steps on the public records with the numbers `rows` (an integer array), all in

@@ -24,12 +24,13 @@ from dpzero_theory.optim.plan import Plan
 
 LOSS_AT_START = 2.0
 """The mean loss before training if no guess is given, in nats: a cross-entropy of some seven equally likely answers."""
-_STILL, _SOON, _LATE, _HALF = 0.03, 2.0, 5.0, 0.5
+_STILL, _SOON, _LATE, _HALF, _MOST = 0.03, 2.0, 5.0, 0.5, 15.0
 """A whole run stands still with a descent below the first number times the loss at the start. On the way it diverges
 with one above the second at the first steps, and above the third at the last; the limit rises evenly in between, since
 a run that learns may gain and lose at the level that it has reached. At its end it has diverged if its second half
-alone has a descent above the fourth number times the loss at the start: steps that are not too long have slowed down by
-then. How often that is right: benchmarks/results/llm_verdicts."""
+alone has a descent above the fourth number times the loss at the start, as steps that are not too long have slowed down
+by then, or the whole run one above the fifth. How often that is right, for falling step sizes:
+benchmarks/results/llm_verdicts."""
 _CHANCE = 1e-6
 """The chance, over all steps of a run together, that its noise alone lifts the estimate above what it must exceed."""
 
@@ -106,10 +107,11 @@ class Descent:
             warnings.warn(f"after {self._made} of {self._plan.steps} steps the run {found}", stacklevel=3)
 
     def _overshoots(self) -> bool:
-        if self._made == self._plan.steps:
-            late, variance = self._sum - self._half[0], self._variance - self._half[1]
-            # Three standard deviations, as this is asked once
-            return late - 3 * math.sqrt(max(variance, 0.0)) > _HALF * self._start
+        if self._made == self._plan.steps:  # Three standard deviations, as this is asked once
+            fell, variance = self._half
+            late = self._sum - fell - 3 * math.sqrt(max(self._variance - variance, 0.0))
+            whole = self._sum - 3 * math.sqrt(max(self._variance, 0.0))
+            return late > _HALF * self._start or whole > _MOST * self._start
         limit = (_SOON + (_LATE - _SOON) * self._made / self._plan.steps) * self._start
         return self._sum > limit + self._chance(limit)
 

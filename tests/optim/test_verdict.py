@@ -59,6 +59,7 @@ def fed(of: Plan, slope: float, slowed: float = 1.0, **named: Any) -> Descent:
         (0.9, 1.0, "learns", ""),
         (7.0, 0.05, "learns", ""),  # fast at first, slow at the end
         (1.1, 1.0, "diverges", "divide step_size by about 2"),
+        (16.0, 0.01, "diverges", "divide step_size by about 20"),  # too far for any loss
         (10.0, 1.0, "diverges", "divide step_size by about 10"),
     ],
 )
@@ -79,8 +80,9 @@ def test_a_run_without_steps_is_not_judged() -> None:
 def test_the_page_on_verdicts_has_their_limits() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "howto" / "expect.md").read_text()
     assert f"**stands still**: less than {verdict._STILL:.0%} of it" in page
-    assert "more than half of it in the second half of the run; on the way, twice as much at the first steps" in page
-    assert (verdict._HALF, verdict._SOON, verdict._LATE, verdict._CHANCE) == (0.5, 2, 5, 1e-6)
+    assert "15 times as much, or more than half of it in the second half of the run" in page
+    assert "on the way, twice as much at the first steps to five times at the last" in page
+    assert (verdict._HALF, verdict._SOON, verdict._LATE, verdict._MOST, verdict._CHANCE) == (0.5, 2, 5, 15, 1e-6)
     assert "but for a chance of 1e-6" in page
 
 

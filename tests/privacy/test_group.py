@@ -235,7 +235,9 @@ def test_a_group_whose_losses_all_but_never_occur():
         target_epsilon=12.878058, target_delta=2.5648560e-4, group=24, steps=6, sampling="poisson",
         sample_rate=4.4996948e-4, relation="replace-one",
     )  # fmt: skip
-    assert 0.28675 < found.lower < found.upper < 0.28704
+    # The ends of another grid, 0.28698488 and 0.28702593, are certified too, so the two brackets overlap
+    assert 0.28698488 < found.upper < (1 + 2e-4) * found.lower
+    assert found.lower < 0.28702593
 
 
 def test_a_later_link_of_fixed_size_batches_has_a_larger_rate():
