@@ -273,8 +273,9 @@ class Ledger(AbstractContextManager["Ledger"]):
         self._add(last, number, spent, sums, durable=durable)
 
     def records(self) -> list[tuple[int, bytes]]:
-        """Return a pair (number of the release, its bytes) for each release that was recorded, in order."""
-        return _read(self._db, self.path).records
+        """Return a pair (number of the release, its bytes) for each release that was recorded, in order. It may be
+        called after `close`, too."""
+        return (_read(self._db, self.path) if self._end.alive else self.read(self.path)).records
 
     def sync(self) -> None:
         """Wait until all that was recorded is on disk."""

@@ -155,5 +155,7 @@ def test_a_resumed_run_knows_its_whole_descent(tmp_path: Path, monkeypatch: pyte
     assert len(reads) == 1  # the weights catch up by the records that the descent sums up
     whole = Descent(resumed.plan, records=read(tmp_path / "run").records)
     assert resumed.descent().verdict == whole.verdict
+    resumed.close()  # as a Trainer does at the end
+    assert resumed.descent().verdict == whole.verdict
     with pytest.raises(ValueError, match=r"^loss_at_start must "):
         resumed.descent(0.0)

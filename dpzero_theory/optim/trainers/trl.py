@@ -81,8 +81,13 @@ class _TRLTrainer(DPZeroTrainer):
     ) -> None:
         if not isinstance(args, self.config):
             raise ValueError(f"args must be a {self.config.__name__}; got {type(args).__name__}")
-        if isinstance(args, DPOConfig) and options.get("losses") is None:
-            options["losses"] = preference_losses(args.beta)  # A bad beta is refused before the model is evaluated.
+        if isinstance(args, DPOConfig):
+            if options.get("losses") is None:
+                options["losses"] = preference_losses(args.beta)  # A bad beta is refused before the model is evaluated.
+            chosen = private == "auto" or (not isinstance(private, str) and "settings" in private)
+            if chosen and options.get("eval_dataset") is None and "public_data" not in private:
+                # The settings tested elsewhere are for means over tokens, and a preference's slope is a sum over them
+                raise ValueError("eval_dataset must hold public pairs, from which settings are chosen; got None")
         whole = _Whole.of(train_dataset, "train_dataset")
         known = ", ".join(train_dataset.column_names)
         if owner is not None and owner not in train_dataset.column_names:
@@ -131,7 +136,8 @@ class DPZeroSFTTrainer(_TRLTrainer, SFTTrainer):  # type: ignore[misc]
 class DPZeroDPOTrainer(_TRLTrainer, DPOTrainer):  # type: ignore[misc]
     """TRL's `DPOTrainer` whose `train` is a private run.
 
-    Its arguments are those of `DPZeroSFTTrainer`, with a `trl.DPOConfig` as `args`.
+    Its arguments are those of `DPZeroSFTTrainer`, with a `trl.DPOConfig` as `args`. Settings are chosen from public
+    pairs alone: with private="auto" and without them (`eval_dataset`) it raises ValueError.
     """
 
     config = DPOConfig

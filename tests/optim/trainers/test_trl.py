@@ -177,6 +177,7 @@ REFUSED: list[tuple[Any, str]] = [
     (sft(loss_type="dft"), "loss_type must be left at 'nll' in SFTConfig: give losses"),
     (dpo(loss_type=["ipo"]), r"loss_type must be left at \['sigmoid'\] in DPOConfig: give losses"),
     (dpo(beta=math.nan), "beta must be"),
+    (lambda folder: preferred(folder, private="auto"), "eval_dataset must hold public pairs, .*; got None"),
     (
         lambda folder: tuned(folder, owner="who"),
         r"owner must be a column of train_dataset .prompt, completion.; got 'who'",
