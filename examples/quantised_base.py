@@ -1,6 +1,7 @@
 """Private adapters on a base of 8-bit integers.  python examples/quantised_base.py [MODEL]
 
 The base needs a forward alone, so any kernel will do; here a linear layer that keeps integers and a scale for each row.
+MODEL must be of BERT's kind: its attention has linear layers called query and value, with biases.
 """
 
 import sys
