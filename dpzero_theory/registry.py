@@ -54,7 +54,8 @@ class Registry(dict[str, _Entry]):
 
     @property
     def families(self) -> tuple[str, ...]:
-        """The names NAME of the families that `register_family` added, in the order of registration."""
+        """The names that `register_family` added, in this order. A family makes the value of a text "NAME:ARGUMENTS",
+        NAME being its name, when it is looked up."""
         return tuple(self._families)
 
     def __missing__(self, name: object) -> _Entry:

@@ -53,8 +53,8 @@ def one_run_p_value(correct: int, guesses: int, canaries: int, epsilon: float, d
 def one_run_epsilon(correct: int, guesses: int, canaries: int, delta: float, confidence: float) -> float:
     """Return a lower bound on the epsilon of a loop, proved by how many guesses about one of its runs are right.
 
-    It is the largest epsilon, up to 60, for which so many right guesses have probability 1 - confidence at most
-    (`one_run_p_value`), or 0. It exceeds the true epsilon with probability at most 1 - confidence.
+    It is the largest epsilon, up to 60, for which `correct` or more right guesses have probability 1 - confidence at
+    most (`one_run_p_value`), or 0. It exceeds the true epsilon with probability at most 1 - confidence.
 
     Args:
         correct: the number of right guesses, from 0 to `guesses`.

@@ -207,11 +207,12 @@ def make_private(
 
     Raises:
         ValueError: an argument that is unknown, missing or outside its range, a setting that is not the resumed run's,
-            a plan that costs more than the target, a shape measured from records that are in data, a module whose
-            weights cannot be trained (`weights.module.Weights`), or losses that `losses.isolation.examine` refuses:
-            losses that are not one for each record, depend on other records, do not read every trained parameter, are
-            not finite for more than a quarter of a few records, do not change with the weights, or cannot be evaluated
-            at several points in one pass; and bitsandbytes' 8-bit layers with a threshold for outliers.
+            a plan that costs more than the target, a plan whose `shape` (how much longer directions are along some
+            weights) was measured on records that are in data, a module whose weights cannot be trained
+            (`weights.module.Weights`), or losses that `losses.isolation.examine` refuses: losses that are not one for
+            each record, depend on other records, do not read every trained parameter, are not finite for two or more,
+            and over a quarter, of up to 32 records spread over the data, do not change with the weights, or cannot be
+            evaluated at several points in one pass; and bitsandbytes' 8-bit layers with a threshold for outliers.
         FileExistsError, FileNotFoundError: a new run's folder is not empty; or there is no run to resume.
         OSError: a new run's folder cannot be made.
         LedgerError: the run's file is damaged, in use or, unless `resume` is "moved", a copy.

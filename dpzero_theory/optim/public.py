@@ -294,7 +294,7 @@ class _Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def short(value: float, digits: int = 3) -> float:
-    return float(f"{value:.{digits}g}")  # The program that repeats the choice then shows the value itself.
+    return float(f"{value:.{digits}g}")  # `auto` prints Python that repeats its choice, with this very value
 
 
 def _peak() -> float:

@@ -78,7 +78,8 @@ class Descent:
         laplace = plan.law is not None and plan.law.noise == "laplace"
         self._second = noise**2 * (2 if laplace else 1)  # the variance of the noise on a released average
         self._fourth = noise**4 * (20 if laplace else 2)  # the variance of its square
-        # Squares of Laplace noise have no exponential moment; but for _CHANCE all of a run are below this many b^2
+        # Gaussian noise: its variance. Laplace noise of scale b, whose square has no exponential moment: the bound b^2
+        # log(draws/_CHANCE)^2, below which all squares of a run are but for the probability _CHANCE
         draws = plan.steps * plan.directions_per_step
         self._tail = noise**2 * (math.log(draws / _CHANCE) ** 2 if laplace else 1)
         for record in records:

@@ -416,7 +416,7 @@ def _compositions(cost: Cost, end: int) -> list[Parts]:
 
 
 def _plain_delta(at: tuple[float, float], square: float, end: int) -> float:
-    # An upper bound (`end` 0) or a lower one (1), at the epsilon at[end], for releases whose mu^2 sum to `square` >= 0
+    # Delta, bounded above (`end` 0) or below (1), at the epsilon at[end], if the releases' mu^2 sum to `square` >= 0
     if square == 0:
         return 0.0
     found = float(delta_from_gdp(at[end], math.sqrt(square)))

@@ -33,7 +33,7 @@ def privacy_certificate(history: Steps, delta: float, *, room: float = _ROOM) ->
             must be full, Poisson or cyclic Poisson. Noise must be "gaussian", "discrete-gaussian" or "laplace", with a
             multiplier above 1/16, at most 1e6.
         delta: above 1e-30, at most 1/2.
-        room: from 1e-5 to 1, by default 1e-3. The stated epsilon is 1 + room times the upper end of
+        room: from 1e-5 to 1, by default 1e-3. The stated epsilon is (1 + room) times the upper end of
             `epsilon_of_history`, or 1e-3 if that is more, rounded up to six significant digits. The checker's time
             grows as 1/sqrt(room).
 

@@ -281,7 +281,8 @@ def _parse(text: str) -> dict[str, object]:
 
 
 def main(paths: list[str]) -> int:
-    """Check the files at `paths`; print a line for each. Returns 0 if there are any and all are confirmed, else 1."""
+    """Check the privacy certificates (JSON) at `paths`; print for each the bound on delta that proves it, or why it is
+    refused. Returns 0 if there are any and none is refused, else 1. ["--help"] only prints the usage, and gives 0."""
     good = bool(paths)
     for path in paths if paths != ["--help"] else []:
         try:

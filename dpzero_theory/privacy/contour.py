@@ -187,8 +187,8 @@ def fits(parts: Parts) -> bool:
 @np.errstate(all="ignore")
 def answers(parts: Parts, epsilon: float) -> _Integral | None:
     """Bounds on delta of the composition `parts`, pairs (law of one release's privacy loss, number of such releases):
-    an object whose methods upper(x) and lower(x) are true at every epsilon x >= 0, and narrow near `epsilon` >= 0. None
-    if not `fits`, or if upper - lower at `epsilon` is not found to be at most 1e-4 of upper; then use `grid`."""
+    methods upper(x) and lower(x), true at each epsilon x >= 0, narrow near `epsilon`. None (then use `grid`) without
+    parts, if a law is no `Gaussian`, "fixed-size" or of rate 1, or no upper - lower <= 1e-4 upper is found there."""
     if not fits(parts):
         return None
     releases = [(law, count) for law, count in parts if isinstance(law, Gaussian)]

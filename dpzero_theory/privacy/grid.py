@@ -66,8 +66,9 @@ def _tilted(sketches: _Sketches, tau: float) -> list[tuple[Array, Array, int]]:
 
 
 def _saddle(sketches: _Sketches, epsilon: float) -> tuple[float, float]:
-    # A grid's bounds are correct for every tilt tau, and narrow for the one with about the least Chernoff bound on
-    # delta(epsilon). `sketches` has each law's number of releases, losses and logs of their probabilities.
+    # Returns the tilt tau with about the least Chernoff bound on delta(epsilon), and the log of this bound. A grid's
+    # bounds are correct for every tau, and narrow for this one. `sketches` has each law's number of releases, losses
+    # and logs of their probabilities.
     taus = TILTS
     for _ in range(2):
         moments = sum(count * log_moments(log_mass, taus, loss) for count, loss, log_mass in sketches)

@@ -279,7 +279,7 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     def sync(self) -> None:
         """Wait until all that was recorded is on disk."""
-        if self._level == "NORMAL":  # after a durable write nothing is left to wait for: it waits for earlier rows too
+        if self._level == "NORMAL":  # the last write was not durable; one that is waits for all rows before it, too
             self._write("UPDATE header SET moves = moves")
 
     @property

@@ -535,7 +535,7 @@ class RandomAllocation(Sampling):
 
     @property
     def epoch(self) -> int:
-        """The number of steps of one epoch, floor(taken/q)."""
+        """The number of steps of one epoch, floor(taken/q), for a record in `taken` of them and q = `sample_rate`."""
         return _epoch(self.sample_rate / self.taken)
 
     def least_sought(self, relation: Relation) -> float:

@@ -149,8 +149,9 @@ def run_together(
         directions_per_step: K >= 1; 1 with a `vector` sweep, else ValueError.
         difference: the difference rule, a name of `dpzero_theory.difference.DIFFERENCES`. Only "forward" uses the
             lanes' smoothing; on a quadratic "central" and "exact" are the same.
-        centers: further points c, shape (d,) each, for `gradient_squared` and `excess` of the outcomes, beside the
-            problem's own minimiser.
+        centers: further points c, shape (d,) each. The outcomes have, as for the problem's own minimiser, the means
+            over the iterates x_t of ||A (x_t - c)||^2 (`gradient_squared`) and (x_t - c)^T A (x_t - c)/2 (`excess`),
+            where A is the matrix of the loss.
         dtype, device: where and in which dtype torch computes.
         block: how many directions share a matrix product; a step's K always do.
 

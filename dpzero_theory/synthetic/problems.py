@@ -72,8 +72,8 @@ class Distances:
 
     @property
     def points(self) -> Array:
-        """The samples y_i = A^(1/2) (x_i - mean of the x_i), shape (n, d), where A is diagonal with the entries
-        `spectrum`; they sum to zero."""
+        """The samples x_i, the rows of `data`, in other coordinates: y_i = A^(1/2) (x_i - mean of the x_i), shape (n,
+        d), where A is diagonal with the entries `spectrum`. They sum to zero."""
         return self._points
 
     @property

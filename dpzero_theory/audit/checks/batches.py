@@ -167,9 +167,10 @@ def _tests_of(claim: Claim) -> Callable[[_RunsStepsRecords, float], dict[str, fl
 
 
 def _returned(lab: Lab, unlike: bool) -> _RunsStepsRecords | None:
-    # Returns which record was in which batch, from the batches that the loop returns; None if it returns none or a run
-    # fails. If `unlike` is true, the data has large and small records, so that batches chosen by losses or norms hold
-    # mostly records of one kind. Steps that not all runs made, and indices that are no record's, are left out
+    # Returns which record was in which batch, from the batches that the loop returns. If `unlike` is true, the data has
+    # large and small records, so that batches chosen by losses or norms hold mostly records of one kind. None if the
+    # loop returns no batches, a run fails, or `unlike` is true and records have no floating-point numbers to make
+    # large. Steps that not all runs made, and indices that are no record's, are left out
     records, n, first = lab.loop.records, lab.claim.n, _LISTED_SEED
     if lab.runs.base.batches is None or (unlike and not datasets.numbers(records[0])):
         return None

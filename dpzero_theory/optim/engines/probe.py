@@ -39,8 +39,8 @@ def probe(engine: Engine, module: nn.Module, adapter: Adapter) -> None:
     of an `invariant` engine must not change at all with the order or the batch.
 
     Args:
-        engine: the engine, which is not compared if its attribute `longest` is 0. Of an engine with several
-            `Engine.parts` each part is compared.
+        engine: the engine, of which each of several `Engine.parts` is compared. If its attribute `longest`, the largest
+            number of tokens of a record, is 0, its maker wants no comparison, and there is none.
         module: the run's module, a causal language model of transformers with LoRA factors of peft. If its weights are
             on the meta device, the model that it was made from is loaded again.
         adapter: the module's trained parameters, for their names and shapes.

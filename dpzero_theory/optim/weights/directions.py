@@ -310,9 +310,10 @@ class Directions:
 
         Of a matrix a direction is rho^(-1/2) sum_r a_r b_r^T over rho pairs of vectors of signs. The results are views
         of what `signs` returns: the a_r, shape (P, rho, rows), and the b_r, shape (P, rho, columns). Of a vector a
-        direction is its signs: these, shape (P, rows), and None. If the attribute `shape` is not None, signs are
-        multiplied by its powers of 2, and the direction is `scale` times all this. `numbers` are the numbers of the P
-        directions, and `shapes` the shapes of all parameters, of which `parameter` is the index of one.
+        direction is its signs: these, shape (P, rows), and None. `numbers` are the indices of the P directions in the
+        run, and `shapes` the shapes of all parameters, `parameter` being the index of one. If the attribute `shape`,
+        which makes directions longer along some weights, is not None, the sign of each row, column or entry of a vector
+        is multiplied by its own power of 2, and the direction is the attribute `scale`, a number, times all this.
         """
         signs = self.signs(numbers, shapes, dtype, device)
         return self._views(signs, signs, shapes)[parameter]
@@ -388,9 +389,10 @@ class Directions:
     def amounts(self, amounts: tuple[float, ...], matrix: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Return the numbers `amounts`, by which `sum` multiplies K low-rank directions, as a tensor of shape (K,).
 
-        They are rounded to multiples of a power of two, so that sums of their products with signs are exact in any
-        order. With `matrix` they are first divided by the square root of the rank. The tensor is kept: the next call
-        for as many amounts, of this type and device, writes into it.
+        `matrix` says whether the parameter is a matrix: then they are first divided by the square root of the rank rho.
+        They are rounded to multiples of a power of two, which is 2^-b times the one above the largest, b = 24 (53 in
+        float64) less log2(K rho) rounded up, so that sums of their products with signs are exact in any order. The
+        tensor is kept: the next call for as many amounts, with this `matrix`, type and device, writes into it.
         """
         kept, what = self._kept.setdefault(len(amounts), _Kept()), "matrix" if matrix else "vector"
         if kept.amounts != amounts:

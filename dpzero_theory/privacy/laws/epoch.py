@@ -504,9 +504,10 @@ def _grid(pair: Gaussian, released: int, taken: int, replaced: bool, points: int
     s, (branch,) = pair.noise, pair.branches
     x = np.linspace(-_FARTHEST_OF_GRID * s - 1, _FARTHEST_OF_GRID * s + 1, 4001)
     level = pair.losses(branch, x)[0]
-    # The integers k of the cells k width into which a step's loss is rounded, such that the total loss of `released`
-    # steps, in which the record is `taken` times, has about `points` cells. The loss is log(1 - c + c Y) with Y the
-    # step's density ratio and c the rate of `pair`, or for `replaced` the loss between two values of a record.
+    # Returns integers k, in order, and a width: a step's loss is rounded to the nearest of the values k times width.
+    # The width is such that the total loss of `released` steps, in which the record is `taken` times, has about
+    # `points` cells. The loss is log(1 - c + c Y) with Y the step's density ratio and c the rate of `pair`, or for
+    # `replaced` the loss between two values of a record.
     weights = {m: np.exp(-(((x - m) / s) ** 2) / 2) for m in (-1, 0, 1)}
     mean = {m: float(w @ level / w.sum()) for m, w in weights.items()}
     variance = max(float(w @ (level - mean[m]) ** 2 / w.sum()) for m, w in weights.items() if m >= -replaced)

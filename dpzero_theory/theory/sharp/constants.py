@@ -218,9 +218,11 @@ class _Invariant:
         spread2: an upper bound on E[(U'a)'U'HU(U'a)]/K^2, the second moment of a step that clips nothing.
         upper, lower: laws that bound the law of v: the mean of a function that is convex in v^2 is at most its mean
             under `upper` and at least its mean under `lower`.
-        slack: zeta >= 0: from `across` follows the larger bound spread2 + 2 (r - 1) zeta on the same moment, the mean
-            of v^2 (v^2 + (r - 1)(p0 - q0 v^2)). Bounds on what clipping removes allow for that; 0 if `across` is exact.
-        smooth_first, smooth_second: the fields of `Constants` with these names.
+        slack: zeta >= 0, 0 if `across` is exact: the bound on that second moment which follows from `across`, the mean
+            of v^2 (v^2 + (r-1)(p0 - q0 v^2)), is spread2 + 2 (r-1) zeta. Bounds on what clipping removes allow for it.
+        smooth_first, smooth_second: for finite differences with smoothing 2 e, which change the mean clipped vector of
+            a step's K differences by w: E|w'U'g|/K <= e smooth_first |g| for the mean gradient g, and E[w'U'HU w]/K^2
+            <= (e smooth_second)^2.
     """
 
     r: float
@@ -316,11 +318,12 @@ def _signs(c: Array, d: int, r: float, k: int, layer_rank: float | None, rank: f
     such signs).
 
     Args:
-        c: the clips C/(L sqrt(K)) for the clip C of the norm of a sample's K differences.
+        c: the clips C/(L sqrt(K)), where C clips the norm of a sample's K differences and L bounds gradients.
         d: the dimension.
         r: the effective rank.
         k: K, the number of directions in a step.
-        layer_rank: what is assumed of the Hessian's blocks by weight matrix (`Problem.layer_rank`); None for nothing.
+        layer_rank: that the Hessian's block of each weight matrix is a Kronecker product of some A and B with
+            tr(A)/||A|| + tr(B)/||B|| at most this; None for no such assumption. For random signs it has no effect.
         rank: rho, the number of products in a direction of low rank; infinite for random signs.
     """
     second = 1 + 2 / rank  # Fourth moments of a direction are at most this number times those of a Gaussian one.

@@ -35,8 +35,9 @@ parts. The upper bound that is returned exceeds the supremum by less than (m - 1
 
 
 def without_lipschitz(k: Constants, c: Array, p: Problem, direction: str, directions: int) -> Constants:
-    """Return the sharpened theorem's constants for a problem that bounds a mean over the samples' gradients, and not
-    the largest norm L of a gradient.
+    """Return the sharpened theorem's constants for a problem that bounds, in place of the largest norm of a sample's
+    gradient, the mean over samples of that norm to a power m, or of how far it exceeds a threshold t. Constants that
+    depend on the clip have an entry for each.
 
     Args:
         k: the constants that hold if no gradient has a norm above `Problem.gradient_unit`, at the clips c.

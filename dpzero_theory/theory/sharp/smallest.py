@@ -81,8 +81,9 @@ class Terms:
         """Return the coefficients q, p and K of the theorem's inequality q y^2 - p y <= K, and its largest root y.
 
         y, infinite if q <= 0, bounds the square root of E||grad F_S(x_tau)||^2, tau uniform on 0, ..., T - 1, in units
-        of L. The fields must have one entry. For T steps `gap_per_step` is gap/T, in units of L^2/ell, and `alpha` is
-        the step size, in units of 1/ell."""
+        of L, the bound on samples' gradients; F_S is the mean loss. K is not the number of directions. All five fields
+        of this object must be arrays of one entry, for one clip. For T steps `gap_per_step` is (F_S(x_0) - inf F_S)/T,
+        in units of L^2/ell with the smoothness ell, and `alpha` is the step size, in units of 1/ell."""
         with np.errstate(over="ignore"):
             q = float((self.kept - alpha / 2 * self.quadratic).item())
             p = float((self.first + alpha * self.second).item())
@@ -214,7 +215,9 @@ class Search:
     def most_directions(self, batch: float) -> float | None:
         """Return the largest K, not necessarily whole, with which one step on `batch` samples keeps to the caps.
 
-        K is below 1 if not even one direction is allowed, and None without a cap on evaluations or points."""
+        The caps are the fields `max_evaluations`, on the differences of single samples, K `batch` in a step, and
+        `max_points`, on the losses of single samples, 2 K `batch` with central and (K + 1) `batch` with other
+        differences. K is below 1 if not even one direction is allowed, and None without a cap of these two."""
         caps: list[float] = []
         if self.max_evaluations is not None:
             caps.append(check.integer("max_evaluations", self.max_evaluations) / batch)
@@ -360,14 +363,15 @@ class SmallestBound:
         return float(_smallest_root(terms, self.problem.relative_gap).min())
 
     def enough_steps(self, unit: float, share: float) -> int:
-        """Return nearly the fewest steps T whose bound is at most 1 + share times the bound for T -> infinity.
+        """Return nearly the fewest steps T whose bound is at most (1 + share) times the bound for T -> infinity.
 
         Bounds are on the mean squared gradient, for full batches, the smallest over the clips in `clips`. T exceeds the
         fewest steps by at most 0.1%. If the fewest steps are not below 10^15, that number is returned, whose bound may
         be larger.
 
         Args:
-            unit: as in `limit`.
+            unit: sigma/(C sqrt(T)) for the clip C and noise of standard deviation sigma on each of a step's K averages;
+                at equal privacy it is the same for every T.
             share: how much above the limit the bound may be, > 0, as a share of the limit.
         """
         target = math.sqrt(1 + share) * self.limit(unit)
