@@ -263,7 +263,7 @@ class _Tested:
 
     def smooth(self, plan: Plan) -> float | None:
         least = plan.smoothing * visibility(_ROUNDED, plan)
-        return plan.smoothing if plan.smoothing >= least else short(1.01 * least, 2) if least <= 0.1 else None
+        return plan.smoothing if plan.smoothing >= least else short(1.07 * least, 2) if least <= 0.1 else None
 
     def alone(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         return {"isolation": "exact", "micro_batch": 1}

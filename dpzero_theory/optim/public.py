@@ -144,7 +144,7 @@ class Public:
         rounded = rounded_by(self._weights, *self._records, plan, rows, math.ceil(len(rows) / 2))
         least = plan.smoothing * visibility(_SURE * rounded, plan)
         if least > max(self._changes):
-            self._change(short(1.01 * least, 2))
+            self._change(short(1.07 * least, 2))  # two digits may round down by 5%
         found = {width: change for width, change in self._changes.items() if width >= least}
         best = min(found, key=found.__getitem__)
         return best if found[best] <= _COARSE else None

@@ -183,6 +183,13 @@ def test_the_start_does_not_warn_of_the_smoothing_that_is_chosen(added: float, e
     run.close()
 
 
+def test_the_smoothing_is_not_rounded_below_the_least(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured, "visibility", lambda _, plan: 0.0122 / plan.smoothing)
+    run = make_private_with_epsilon(model(), losses, PRIVATE, folder=tmp_path / "run", public_data=PUBLIC, **GOAL)
+    assert run.plan.smoothing >= 1.22e-2
+    run.close()
+
+
 def test_no_verdict_judges_short_runs_of_losses_below_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative of a reward may fall by more than its value at the start."""
     tried, kept = measured.Public._tried, []
