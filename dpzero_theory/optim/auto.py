@@ -229,7 +229,7 @@ def _kind(weights: Weights) -> _Kind:
         return _Kind("all weights", 30.0, 3e-3, 0.1, 250)
     # The gradient of a linear layer is the product of its outputs' gradient and its inputs, which are taken to be +-1
     columns = max((math.prod(shape[1:]) for shape in matrices), default=weights.d)
-    return _Kind("a head or a small model", 0.7 * math.sqrt(columns), 1e-2, 1.0, 1000)
+    return _Kind("a head or a small model of inputs near +-1", 0.7 * math.sqrt(columns), 1e-2, 1.0, 1000)
 
 
 @dataclass(frozen=True)
