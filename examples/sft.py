@@ -37,5 +37,5 @@ print(f"loss {before:.3f} before, {trainer.evaluate()['eval_loss']:.3f} after {m
 print(f"epsilon {trainer.run.get_epsilon(1e-5):.3f} for {trainer.run.weights.d} weights")
 
 # It prints:
-# loss 12.062 before, 4.690 after 3.2 minutes
+# loss 12.062 before, 4.498 after 2.6 minutes
 # epsilon 2.000 for 576 weights
