@@ -41,5 +41,5 @@ print(f"loss {before['eval_loss']:.3f} before, {after['eval_loss']:.3f} after {m
 print(f"epsilon {trainer.run.get_epsilon(1e-5):.3f} for {trainer.run.weights.d} weights")
 
 # It prints:
-# loss 0.693 before, 0.203 after 2.2 minutes
+# loss 0.693 before, 0.157 after 2.7 minutes
 # epsilon 2.000 for 576 weights
