@@ -292,7 +292,7 @@ class _NoiseSamples:
         return np.array(values) / self._runs.claim.noise_std(changes.get("batch"))
 
     def residual(self, records: Records | None, changes: dict[str, Any], seed: int, **how: int | None) -> Array | None:
-        # The noise of one run, in the unit of releases, shape (steps, numbers); None if it cannot be told from them.
+        # The noise of one run, in the unit of releases, shape (steps, numbers); None if the releases do not tell.
         # The arguments, `stream` and `global_seed` among them, are those of `parts`.
         found = self.parts(records, changes, seed, **how)
         return None if found is None else found.noise

@@ -20,7 +20,7 @@ of weights.
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -145,10 +145,12 @@ def choose(
         else f"without public records, not tried, as tested for {kind.name}"
     )
     if "step_size" not in given:
-        factor = seen.factor(kind.factor, plan, lambda steps: _plan(n, settings, steps=steps))
-        if factor is None:
-            how += " (no time for short runs: the step size is one whose curvature takes little on them)"
-            factor = seen.gentle(kind.factor, plan)
+        factor = kind.factor
+        if isinstance(seen, Public):
+            tried = seen.factor(factor, plan, lambda steps: _plan(n, settings, steps=steps))
+            if tried is None:
+                how += " (no time for short runs: the step size is one whose curvature takes little on them)"
+            factor = tried or seen.gentle(factor, plan)
         first = first_step_size(factor, plan.steps, seen.norm)
         settings["step_size"] = Falling(short(first), plan.steps)
     weights.untrained.settle()
@@ -267,12 +269,6 @@ class _Tested:
 
     def alone(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         return {"isolation": "exact", "micro_batch": 1}
-
-    def factor(self, guess: float, plan: Plan, plan_of: Callable[[int], Plan]) -> float:
-        return guess
-
-    def gentle(self, guess: float, plan: Plan) -> float:
-        return guess
 
 
 def _forward(device: torch.device) -> float:

@@ -227,7 +227,7 @@ class Public:
         """
         rows, numbers = self._rows[:_LEAST_ROWS], range(4)
         batch, k = self._evaluation.batch(rows), plan.directions_per_step
-        slopes = self._slopes(self.smoothing or self._width, rows, len(numbers))[0].mean(axis=0)
+        slopes = self._slopes(self._width, rows, len(numbers))[0].mean(axis=0)
         released = math.hypot(plan.unit * plan.scale, float(np.sqrt(np.mean(slopes**2))))
         for power in range(7):
             factor = guess / 10 ** (power / 2)

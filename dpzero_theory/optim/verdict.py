@@ -63,8 +63,8 @@ class Descent:
         plan: the plan of the run.
         loss_at_start: about what the mean loss is before training, above 0: a public guess, such as the logarithm of
             the number of classes. It does not change the descent, but the word: "stands still" is a descent below 3% of
-            the guess, and "diverges" one above 2 (early) to 5 times (late) the guess, or 0.5 times in the second half
-            alone, noise allowed for.
+            the guess, and "diverges" one above 2 (early) to 5 times (late) the guess on the way, and at the end one
+            above 0.5 times in the second half alone or 15 times in all, noise allowed for.
         records: the releases that were made already.
     """
 
@@ -110,18 +110,17 @@ class Descent:
     def _overshoots(self) -> bool:
         if self._made == self._plan.steps:  # Three standard deviations, as this is asked once
             fell, variance = self._half
-            late = self._sum - fell - 3 * math.sqrt(max(self._variance - variance, 0.0))
-            whole = self._sum - 3 * math.sqrt(max(self._variance, 0.0))
-            return late > _HALF * self._start or whole > _MOST * self._start
+            late = self._sum - fell - 3 * _deviation(self._variance - variance)
+            return late > _HALF * self._start or self._sum - 3 * _deviation(self._variance) > _MOST * self._start
         limit = (_SOON + (_LATE - _SOON) * self._made / self._plan.steps) * self._start
         return self._sum > limit + self._chance(limit)
 
     def _chance(self, descent: float) -> float:
         # How far noise lifts the estimate of a true descent at most, in all steps of the run but for the probability
-        # `_CHANCE`.
-        # For Gaussian e, a = alpha s^2/K and t < 1/(2 a): log E exp(t (alpha/K) ((h + e)^2 - s^2)) is at most
-        # t (alpha/K) h^2 + t^2 (a^2 + 2 a (alpha/K) h^2)/(1 - 2 a t). Its sum is that of a sub-gamma variable, whose
-        # tail is Bernstein's; the steps share the chance. For Laplace noise below its tail this is Bernstein's bound.
+        # `_CHANCE`. For Gaussian e, a = alpha s^2/K and t < 1/(2 a), log E exp(t (alpha/K) ((h + e)^2 - s^2)) is at
+        # most t (alpha/K) h^2 + t^2 (a^2 + 2 a (alpha/K) h^2)/(1 - 2 a t). Its sum is that of a sub-gamma variable,
+        # whose tail is Bernstein's; the steps share the chance. For Laplace noise below its tail this is Bernstein's
+        # bound.
         share = math.log(self._plan.steps / _CHANCE)
         spread = self._noise_variance / 2 + 2 * self._peak * descent
         return 2 * math.sqrt(spread * share) + 2 * self._peak * share
@@ -131,7 +130,7 @@ class Descent:
         """Whether the run learns, stands still or diverges, by the releases so far, or that their noise hides it."""
         if not self._made:
             return Verdict("hidden", 0.0, 0.0, "no step has been made")
-        found, error, start = self._sum, 2 * math.sqrt(max(self._variance, 0.0)), self._start
+        found, error, start = self._sum, 2 * _deviation(self._variance), self._start
         if self._overshoots():
             rule = f"too far for a loss of about {start:g}: divide step_size by about {_short(max(found / start, 2))}"
             return Verdict("diverges", found, error, rule)
@@ -142,6 +141,10 @@ class Descent:
             rule = "take a smaller clip, larger batches, fewer weights or more epsilon"
             return Verdict("hidden", found, error, rule)
         return Verdict("learns", found, error, "")
+
+
+def _deviation(variance: float) -> float:
+    return math.sqrt(max(variance, 0.0))  # an unbiased estimate of a variance may be negative
 
 
 def _short(factor: float) -> str:

@@ -230,8 +230,8 @@ def _bound(parts: list[tuple[int, _Divergence]], epsilon: arb, delta: float, wid
 
 
 def _confirmed(parts: list[tuple[int, _Divergence]], epsilon: arb, most: arb, delta: float) -> arb:
-    # The first upper bound on delta(epsilon) of `parts`, pairs (number of equal steps, divergence of one), by finer and
-    # finer grids, that is at most `most`
+    # An upper bound on delta(epsilon) of `parts`, pairs (number of equal steps, divergence of one): grids get finer
+    # until the bound is at most `most`
     width, before = arb(2.0) ** math.floor(math.log2(float(epsilon.mid()) / _COARSEST)), None
     while not (delta_bound := _bound(parts, epsilon, delta, width)) <= most:
         # Halving the grid's spacing divides the error by four. So the remaining error is less than the last change.

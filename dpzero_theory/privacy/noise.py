@@ -83,7 +83,7 @@ class NoiseSource(ABC):
     def _drawn(
         self, scale: int, size: _Size, keeps: Callable[[NDArray[Any]], NDArray[np.bool_]] | None = None
     ) -> NDArray[np.int64]:
-        # Discrete Laplace noise, conditional on `keeps` being true of each draw
+        # Discrete Laplace noise; with `keeps`, draws for which that is false are drawn again
         shape = _shape(size)
         count, found = math.prod(shape), np.zeros(0, np.int64)
         while len(found) < count:
@@ -117,7 +117,7 @@ class NoiseSource(ABC):
 
     def _below_exp(self, word: int, rate: Fraction) -> bool:
         # Whether a uniformly random number in [0, 1) is below e^-rate. Its first 64 binary digits are `word`; further
-        # digits are drawn while they matter.
+        # digits are drawn until these decide it.
         bits = _WORD_BITS
         while True:
             with localcontext(Context(prec=bits)):

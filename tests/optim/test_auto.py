@@ -183,6 +183,22 @@ def test_the_start_does_not_warn_of_the_smoothing_that_is_chosen(added: float, e
     run.close()
 
 
+def test_without_short_runs_a_step_size_that_is_far_too_large_is_lowered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guesses ten times apart end at step sizes within the factor of one try, sqrt(10)."""
+    monkeypatch.setattr(measured, "_CHOOSING", 1e-9)
+    first = []
+    for factor in (1e2, 1e3):
+        kind = auto._Kind("a net", 1.0, 1e-2, factor, 1000)
+        monkeypatch.setattr(auto, "_kind", lambda weights, kind=kind: kind)
+        folder = tmp_path / str(factor)
+        run = make_private_with_epsilon(model(), losses, PRIVATE, folder=folder, public_data=PUBLIC, **GOAL)
+        first.append(run.plan.step_size(0))
+        run.close()
+    assert 1 / 3.2 < first[0] / first[1] < 3.2
+
+
 def test_the_smoothing_is_not_rounded_below_the_least(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measured, "visibility", lambda _, plan: 0.0122 / plan.smoothing)
     run = make_private_with_epsilon(model(), losses, PRIVATE, folder=tmp_path / "run", public_data=PUBLIC, **GOAL)

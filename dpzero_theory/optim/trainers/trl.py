@@ -84,10 +84,14 @@ class _TRLTrainer(DPZeroTrainer):
         if isinstance(args, DPOConfig):
             if options.get("losses") is None:
                 options["losses"] = preference_losses(args.beta)  # A bad beta is refused before the model is evaluated.
-            chosen = private == "auto" or (not isinstance(private, str) and "settings" in private)
-            if chosen and options.get("eval_dataset") is None and "public_data" not in private:
+            chosen = {"settings": "auto"} if private == "auto" else private
+            public = options.get("eval_dataset") is not None and owner is None and not options.get("public_evaluation")
+            if "settings" in chosen and not public and "public_data" not in chosen:
                 # The settings tested elsewhere are for means over tokens, and a preference's slope is a sum over them
-                raise ValueError("eval_dataset must hold public pairs, from which settings are chosen; got None")
+                unless = "with owner or public_evaluation: public_data among the settings"
+                raise ValueError(
+                    f"eval_dataset must hold public pairs, by which settings are chosen ({unless}); got None"
+                )
         whole = _Whole.of(train_dataset, "train_dataset")
         known = ", ".join(train_dataset.column_names)
         if owner is not None and owner not in train_dataset.column_names:

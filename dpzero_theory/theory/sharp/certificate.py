@@ -172,8 +172,8 @@ def prescribe(
 
 
 def _vector_norm(p: Problem, direction: str, directions: int, algorithm: str) -> float:
-    """Return by what to divide an algorithm's clip to get the clip of a sample's differences s that has the same
-    effect: 1 for "dpzero", which clips s, and sqrt(d) for "dpgd-0th", which clips the vectors s u with ||u|| = sqrt(d).
+    """Return the number by which the clip of `algorithm` is divided to get the clip of a sample's difference s that
+    does the same: 1 for "dpzero", which clips s, and sqrt(d) for "dpgd-0th", which clips s u with ||u|| = sqrt(d).
     For "dpgd-0th" PreconditionError is raised if the law named `direction` has directions of other lengths, or if
     `directions`, the number of directions a step, is not 1."""
     if check.choice("algorithm", algorithm, _ALGORITHMS) == "dpzero":

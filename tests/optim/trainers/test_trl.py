@@ -179,6 +179,10 @@ REFUSED: list[tuple[Any, str]] = [
     (dpo(beta=math.nan), "beta must be"),
     (lambda folder: preferred(folder, private="auto"), "eval_dataset must hold public pairs, .*; got None"),
     (
+        lambda folder: preferred(folder, private="auto", eval_dataset=DATA, public_evaluation=True),
+        "eval_dataset must hold public pairs, .* public_evaluation: public_data .*; got None",
+    ),
+    (
         lambda folder: tuned(folder, owner="who"),
         r"owner must be a column of train_dataset .prompt, completion.; got 'who'",
     ),
