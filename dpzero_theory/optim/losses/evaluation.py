@@ -1,8 +1,8 @@
-"""The losses of some records, and the sum over a batch of what its records contribute.
+"""Reads records, evaluates their losses, and sums what the records of a batch contribute to a step.
 
-A record's differences are how fast its loss changes along each of a step's K random directions, from its losses at
-some points: the weights, shifted along a direction. Data sets are read, weights are not written, and nothing of a
-record is kept: `BatchSum` hands out a sum of clipped differences. It also sets the number that `step_now` returns.
+A step has K random directions u. For each direction, `BatchSum` evaluates every record's loss at shifted weights, such
+as x + lambda u and x - lambda u, and computes the record's difference: how fast its loss changes along u. `BatchSum`
+clips the K differences of each record, and returns only their sum over the batch.
 """
 
 import math
@@ -29,33 +29,33 @@ from dpzero_theory.optim.weights.recorded import Recorded, each_tensor
 from dpzero_theory.privacy.schedule import Indices
 
 Losses = Callable[[nn.Module, Any], object]
-"""A function (module, batch) -> a tensor of shape (batch,), whose entry i is the loss of record i alone.
+"""The type of a loss function: losses(module, batch) returns a tensor of shape (records,), whose entry i is the loss of
+record i of the batch, and depends on no other record.
 
-`losses.isolation` says how a run tests that no other record changes this loss. The batch comes as it was collated; the
-function must bring it to the module's device. Where the module is sharded, each process evaluates its own
-micro-batches, and the function must make the same number of forwards for each."""
+`batch` is what the collate function returned; the function must move it to the module's device. If the module is
+sharded over processes, the function must call the module equally often on every process.
+"""
 
 _STEP: ContextVar[int] = ContextVar("step", default=0)
-_ASKED = [0]
-"""How often `step_now` was called. Losses that call it may draw numbers by the step, and are not recorded as CUDA
-graphs."""
-_FEWEST = 8
-"""A batch whose evaluation is recorded (`weights.recorded`) is filled with copies up to at least this many rows."""
+_ASKED = [0]  # The number of calls of `step_now`. Losses that call it may change by the step, and are not recorded.
+_FEWEST = 8  # Copies fill a batch up to at least this many records, if its evaluation is recorded as a CUDA graph.
 
 
 def step_now() -> int:
-    """Return the number of the step, from 0, for which losses are being evaluated; 0 outside of a step.
+    """Return the number of the training step whose losses are being evaluated, from 0; 0 outside of a step.
 
-    A loss or collate function that draws at random must draw alike at all points of a step. To draw differently in the
-    next step, it can seed its draws with this number and with what is the record's own.
+    Each step evaluates the loss of a record several times. A loss or collate function that uses random numbers must use
+    the same ones each time. To use other numbers in the next step, it can seed a generator with the number of the step
+    and with a value that belongs to the record.
     """
     _ASKED[0] += 1
     return _STEP.get()
 
 
 class Batch(NamedTuple):
-    """What `collate` returned, `content`, for a batch of `rows` records, of which the first `meant` are wanted. The
-    others, copies of the first one, fill the batch up to a power of two: CUDA graphs are recorded for few sizes."""
+    """A collated batch, `content`, of `rows` records. The first `meant` are those that were asked for. The others are
+    copies of the first record, which fill the batch up to a power of two so that CUDA graphs are recorded for few
+    sizes."""
 
     content: Any
     rows: int
@@ -66,8 +66,9 @@ class Evaluation:
     """Reads batches of a data set, and evaluates a loss function on them.
 
     Args:
-        losses: a function (module, batch) -> one loss for each record of the batch.
-        data: the records.
+        losses: a function (module, batch) -> losses of shape (records,), one for each record of the batch; or an
+            `Engine`, a server that evaluates the losses.
+        data: a map-style data set, whose entries are the records.
         collate: a function from a list of records to a batch; torch's default_collate if None.
     """
 
@@ -77,10 +78,10 @@ class Evaluation:
         self._recorded: Recorded | None = None
 
     def record(self, weights: Weights) -> None:
-        """Record the evaluation of later batches as CUDA graphs (`optim.weights.recorded`), one for each batch shape.
+        """Record the evaluation of later batches at `weights` as CUDA graphs, one graph for each batch shape.
 
-        Nothing changes if the weights are on no GPU, cannot be recorded (`Weights.recorder`), or if the losses come
-        from a server in place of a loss function (`engines.engine.Engine`).
+        Nothing changes if the weights are on no GPU or cannot be recorded (`Weights.recorder` returns None), or if the
+        losses come from an `Engine` instead of a loss function.
         """
         recorder = None if isinstance(self._losses, Engine) else weights.recorder()
         self._recorded = None if recorder is None else Recorded(weights, recorder, lambda: _ASKED[0])
@@ -89,15 +90,13 @@ class Evaluation:
         """Read and collate records, and return the batch. Raises what the data set and the collate function raise.
 
         Args:
-            records: the numbers of the records, shape (rows,), at least one.
-            moment: bytes that tell one release of one run from all others, from which a `records.DrawnData` draws; b""
-                outside a run.
-            alike: whether a record reads the same each time though the data set draws at random (`records.read`), so
-                that two evaluations of it can be compared. What `collate` draws stays random, since `losses.isolation`
-                refuses a collate function whose draws change a record's loss from batch to batch: equal draws would
-                hide it.
-            most: 0, the default, adds no copies. If evaluations are recorded as CUDA graphs, copies of the first record
-                fill the batch up to the next power of two (8 at least), but not beyond `most` rows.
+            records: the indices of the records in the data set, shape (records,), at least one.
+            moment: bytes that are different for each step of each run. A data set that draws its records at random
+                (`records.DrawnData`) seeds the draws with them. b"" outside of a run.
+            alike: whether the generators of torch, numpy and Python are seeded with a record's index while it is read,
+                so that a data set with random augmentation returns the same record each time.
+            most: if evaluations are recorded as CUDA graphs, copies of the first record fill the batch up to the next
+                power of two, at least 8, but not beyond `most` records. 0 adds no copies.
         """
         meant = rows = len(records)
         if most and self._recorded is not None and not self._recorded.refused:
@@ -108,28 +107,31 @@ class Evaluation:
         return Batch(self._join(read(self._data, records.tolist(), moment, alike=alike)), rows, meant)
 
     def losses(self, module: nn.Module, copies: int = 1, *, batch: Batch) -> Tensor:
-        """Return the losses of the records of a batch: float64, of shape (copies * batch.rows,), on their device.
+        """Return the losses of all records of a batch, as float64 of shape (copies * batch.rows,), on their device.
 
-        The loss function gets the module and `batch.content` with all `batch.rows` records, or `copies` copies of them,
-        one after the other, for a module that has other weights for each copy. Raises ValueError unless it returns one
-        float32 or float64 number for each record.
+        The loss function is called with `module` and with `batch.content`. If `copies` is above 1, the batch is
+        repeated that often, one copy after the other, for a module that applies other weights to each copy. Raises
+        ValueError unless the loss function returns one float32 or float64 number for each record.
         """
         content = batch.content if copies == 1 else _repeated(batch, copies)
         return per_record(self._losses(module, content), copies * batch.rows)
 
     def at(self, weights: Weights, points: Sequence[Point], batch: Batch, points_at_once: int = 1) -> Array:
-        """Return the losses of the first `batch.meant` records, or their derivatives along directions, at several
-        points, float64 of shape (points, batch.meant). They are copied from the device together.
+        """Return the losses of a batch at several shifted weights, or their derivatives along several directions.
 
         Args:
-            weights: the weights of the module that is evaluated.
-            points: all pairs (number of a direction, shift along it), for losses; or all (number, None), for
-                derivatives along these directions.
+            weights: the weights x of the module, with the random directions u along which they are shifted.
+            points: what to evaluate. The pair (index of u, s) stands for the losses at the weights x + s u, and the
+                pair (index of u, None) for the derivatives of the losses along u at x. Either all or no second entries
+                are None.
             batch: the batch, as the method `batch` returns it.
-            points_at_once: how many of the points are evaluated in one pass, an integer >= 1.
+            points_at_once: how many points are evaluated in one forward pass, an integer >= 1. An `Engine` ignores it.
+
+        Returns:
+            A float64 array of shape (points, batch.meant). The losses of copies that fill the batch are left out.
 
         Raises:
-            Exception: what the loss function raises, and what `losses` raises.
+            Exception: what the loss function raises, and what the method `losses` raises.
         """
         if isinstance(self._losses, Engine):
             adapters: Any = weights.evaluated(points, trained)  # type: ignore[arg-type]
@@ -148,14 +150,14 @@ class Evaluation:
         return values[:, : batch.meant]
 
     def differentiable(self, module: nn.Module, batch: Batch) -> bool:
-        """Whether the losses of a batch have derivatives by the weights of `module`, as 0-1 losses have not."""
+        """Return whether the losses of a batch have derivatives by the weights of `module`. 0-1 losses have none."""
         with torch.enable_grad():
             losses = self._losses(module, batch.content)
         return isinstance(losses, Tensor) and losses.requires_grad
 
 
 def _repeated(batch: Batch, copies: int) -> Any:
-    # A tensor whose first axis has another length than the batch holds no records, so it is not repeated.
+    # A tensor holds one entry for each record, and is repeated, only if its first axis has as many entries.
     def of(value: Tensor) -> Tensor:
         if value.ndim and len(value) == batch.rows:
             return value.repeat(copies, *[1] * (value.ndim - 1))
@@ -165,36 +167,35 @@ def _repeated(batch: Batch, copies: int) -> Any:
 
 
 def per_record(losses: object, batch: int) -> Tensor:
-    """Return a copy of what a loss function has returned, `losses`, in float64, of shape (batch,), on its device.
+    """Return a float64 copy, of shape (batch,), of the losses that a loss function has returned for `batch` records.
 
-    `batch` is the number of records. Raises ValueError unless `losses` is a float32 or float64 tensor of shape
-    (batch,): a loss that is reduced over records could only be clipped for the batch, which bounds no record, and half
-    precision cannot show a difference.
+    The copy is on the same device. Raises ValueError unless `losses` is a float32 or float64 tensor of shape (batch,).
     """
+    # A mean over records could only be clipped as a whole, which bounds the effect of no record.
     if not isinstance(losses, Tensor) or losses.shape != (batch,):
         found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         raise ValueError(f"losses must be a tensor of shape (batch,) = ({batch},), one loss per record; got {found}")
     if losses.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"losses must be float32 or float64, also of a module in half precision; got {losses.dtype}")
-    with torch.no_grad():  # `detach` would drop the losses' forward derivatives, which exact differences need.
+    with torch.no_grad():  # `detach` would drop forward-mode derivatives, which exact differences need.
         return losses.to(torch.float64, copy=True)
 
 
 class BatchSum:
-    """Evaluates the records of a batch at shifted weights, and sums their clipped differences.
+    """Sums the clipped differences of the records of a batch, which is what a step releases, apart from noise.
 
-    A record's difference says how fast its loss changes along one of a step's K random directions. It is computed from
-    the record's losses at the points that the plan's difference rule names, such as x + lambda u and x - lambda u for
-    weights x and a direction u.
+    A step has K random directions u. A record's difference along u estimates the derivative of its loss f along u from
+    losses at shifted weights, such as (f(x + lambda u) - f(x - lambda u))/(2 lambda).
 
     Args:
-        plan: the plan of the run.
-        weights: the weights of the module that is evaluated.
-        evaluation: reads records and returns their losses.
-        ranks: the processes, among which micro-batches are dealt out.
-        micro_batch: how many records are evaluated at a time, an integer >= 1.
-        points_at_once: how many of the points are evaluated in one pass, an integer >= 1.
-        secret: bytes from which a `records.DrawnData` draws its records anew in each step; b"" for other data sets.
+        plan: the settings of the run, among them K, lambda (`smoothing`), the clip and the difference rule.
+        weights: the weights x of the module, with the random directions u.
+        evaluation: reads the records and evaluates their losses.
+        ranks: the processes of the run, which share the micro-batches of each batch.
+        micro_batch: how many records are evaluated in one forward pass, an integer >= 1.
+        points_at_once: how many shifted weights are evaluated in one forward pass, an integer >= 1.
+        secret: a secret key, from which a `records.DrawnData` draws its records anew in each step; b"" for other data
+            sets.
     """
 
     def __init__(
@@ -212,34 +213,35 @@ class BatchSum:
         evaluation.record(weights)
 
     def total(self, release: int, batch: Indices) -> Sums:
-        """Return the sum over a batch of the records' K differences along K directions, shape (K,), on every rank.
+        """Return the sum over a batch of the records' clipped finite differences along K directions, shape (K,),
+        without noise.
 
-        For private algorithms each record's K are clipped together to the clip, in L2 norm, and sums are int64 in units
-        of clip/levels with the algorithm's `levels`, 2^30 for dpzero; for mezo nothing is clipped, and they are float64
-        in the unit of the differences. Noise is not added here. A record whose loss or reading raises counts as 0: its
-        micro-batch is evaluated again record by record, so nobody sees the error and no other record is left out. In
-        sharded modules it is raised.
+        Every rank gets the whole sum. For private algorithms, the K differences of a record are clipped together to L2
+        norm `plan.clip`, and the sum is int64 in units of clip/levels, where `levels` is an attribute of the algorithm
+        (2^30 for dpzero). For mezo, which is not private, nothing is clipped, and the sum is float64 in units of loss
+        per length. A record whose reading or loss raises an Exception counts as 0, and the error is not shown; if the
+        module is sharded, the exception is raised.
 
         Args:
-            release: the release's number, an integer >= 0, which determines its K directions.
-            batch: the numbers of the records, shape (records,); without any, the sum is 0.
+            release: the number of the step, an integer >= 0, which determines its K directions.
+            batch: the indices of the records in the data set, shape (records,). Without any, the sum is 0.
 
         Raises:
-            ValueError: an evaluation has written a frozen parameter, or a buffer of more than 2^22 elements; smaller
-                ones are put back.
+            ValueError: the loss function has changed a frozen parameter, or a buffer of more than 2^22 elements.
+                Smaller buffers get their old values back.
         """
         parts = [batch[first : first + self._micro_batch] for first in range(0, len(batch), self._micro_batch)]
         plan, rule, weights = self._plan, self._plan.rule, self._weights
         slots: Sums = np.zeros((len(parts), plan.directions_per_step), rule.dtype)
-        # In a sharded module a forward needs all ranks, so those without a micro-batch left evaluate one again, whose
-        # result they leave out.
+        # A forward of a sharded module needs all ranks. A rank without a micro-batch left evaluates one again, and
+        # discards the result.
         idle = -len(parts) % self._ranks.count if weights.collective else 0
         for index in range(self._ranks.rank, len(parts) + idle, self._ranks.count):
             records = parts[index % len(parts)]
             try:
                 differences = self.differences(release, records, self._points_at_once)
             except Exception:
-                if weights.collective:  # A rank that leaves a forward early lets the others wait for ever.
+                if weights.collective:  # If one rank left the forward, the others would wait for ever.
                     raise
                 differences = self._one_by_one(release, records)
             if index < len(parts):
@@ -255,11 +257,12 @@ class BatchSum:
         return np.array([math.fsum(column) for column in slots.T])
 
     def differences(self, release: int, records: Indices, points_at_once: int = 1) -> Array:
-        """Return estimates of derivatives of records' losses along a release's K directions, shape (records, K).
+        """Return finite differences of records' losses along a step's K directions, unclipped, float64 of shape
+        (records, K).
 
-        The plan's difference rule gives them: finite differences over lambda or 2 lambda, or exact ones. They are not
-        clipped. `records` has the records' numbers, and `points_at_once` is how many points are evaluated in one
-        pass. Raises what the losses, or the reading of the records, raise.
+        With exact differences they are derivatives. `release` is the number of the step, from 0, which determines its
+        directions. `records` holds indices in the data set, at least one. `points_at_once` shifted weights are
+        evaluated in one forward pass. Raises what the loss function, the data set or the collate function raises.
         """
         rule, smoothing, count = self._plan.difference_rule, self._plan.smoothing, self._plan.directions_per_step
         points = rule.at(range(release * count, (release + 1) * count), smoothing)
@@ -272,7 +275,7 @@ class BatchSum:
             _STEP.reset(token)
 
     def _one_by_one(self, release: int, records: Indices) -> Array:
-        # As `differences`, with each record read and evaluated alone, and 0 for a record whose reading or loss raises.
+        # As `differences`, but each record is read and evaluated alone, and has zeros if its reading or loss raises.
         found = np.zeros((len(records), self._plan.directions_per_step))
         for row, record in zip(found, records, strict=True):
             with suppress(Exception):

@@ -1,8 +1,7 @@
-"""Digests of what a run was begun with (losses, records), and the number of records that two data sets share.
+"""Digests of a run's loss function and records, and a count of the records that two data sets share.
 
-`of_losses` depends on the code alone. `of_records` depends on the records: whoever has that digest and its key can test
-a guess of the data set, which no (epsilon, delta) covers. The digest without the key says nothing, so the key must be
-secret. Data sets are read, and nothing is written.
+A digest of records must be kept under a secret key (`of_records`). Without a key, anyone who has the digest could test
+a guess of the data set, and no (epsilon, delta) accounts for that.
 """
 
 import ast
@@ -27,24 +26,24 @@ from dpzero_theory.optim.engines.engine import Engine
 from dpzero_theory.optim.losses.records import read
 
 _MOST_READ = 1000
-"""The largest number of records of a data set, evenly spread, that are read for a digest (`of_records`)."""
+"""The largest number of records that `of_records` reads, evenly spread over the data set."""
 _LABELS = ("labels", "label", "label_ids", "idx", "id", "index")
-"""Names of columns that do not count where the records of two data sets are compared."""
+"""Names of columns that hold no input of a model, and are left out when the records of two data sets are compared."""
 _UNLIKE = (pickle.PicklingError, TypeError, AttributeError, KeyError)
 """The exceptions that pickle raises for values that it cannot turn into bytes."""
 
 
 def of_losses(losses: Callable[..., object]) -> str:
-    """Return the name of a loss function and a digest of its source, a text that must be the same to resume a run.
+    """Return the name of a loss function and a digest of its source code, as one string.
 
-    Changes of comments, of functions that it calls, and of values in its closure leave this text as it is. If the
-    source cannot be found, the text is the name alone. For an `engines.engine.Engine`, a server that stands in for a
-    loss function and can be called like one, it is the attribute `name`.
+    A run can only be resumed with a loss function that has the same string. Comments, the functions that `losses`
+    calls, and the values in its closure do not change it. If the source code cannot be found, the string is the name
+    alone. For an `engines.engine.Engine`, a server that evaluates the losses, it is `Engine.name`.
     """
     if isinstance(losses, Engine):
         return losses.name
     function: Any = inspect.unwrap(losses)
-    while hasattr(function, "func"):  # A functools.partial has no source of its own, but the function in it has.
+    while hasattr(function, "func"):  # The source of a functools.partial is that of its function.
         function = inspect.unwrap(function.func)
     named = function if hasattr(function, "__qualname__") else type(function)
     try:
@@ -57,25 +56,23 @@ def of_losses(losses: Callable[..., object]) -> str:
 
 
 def versions() -> str:
-    """Return the installed versions of this package, torch, numpy, scipy and Python, as a text."""
+    """Return the installed versions of this package, torch, numpy, scipy and Python, as one string."""
     packages = (dpzero_theory, torch, np, scipy)
     found = [f"{package.__name__} {package.__version__}" for package in packages]
     return ", ".join([*found, f"Python {platform.python_version()}"])
 
 
 def of_records(data: Any, key: bytes) -> str:
-    """Return the HMAC-SHA-256 of a data set's records, which must be the same to resume a run.
+    """Return the HMAC-SHA-256 of a data set's records under a secret key, as 64 hexadecimal digits.
 
-    All records of a TensorDataset count, and at most 1,000, evenly spread, of another data set. A fixed text takes the
-    place of a record that cannot be read. If a record cannot be pickled, or reads differently the second time although
-    the global random generators are seeded equally, only the number of records counts.
+    A run can only be resumed with records that have the same digest. All records of a TensorDataset count, and up to
+    1,000 evenly spread records of other data sets; a fixed string stands for a record that cannot be read. If a record
+    cannot be pickled, or if reading it again with equally seeded generators returns another value, the digest depends
+    on the number of records alone.
 
     Args:
-        data: a data set with a length.
+        data: a map-style data set.
         key: the run's secret key, 32 bytes.
-
-    Returns:
-        64 hexadecimal digits.
     """
     if isinstance(data, TensorDataset):
         return of_all(data.tensors, key)
@@ -93,9 +90,9 @@ def of_records(data: Any, key: bytes) -> str:
 
 
 def of_all(values: Iterable[Any], key: bytes) -> str:
-    """Return the HMAC-SHA-256 of values under a key, 64 hexadecimal digits; "" if one of them cannot be pickled.
+    """Return the HMAC-SHA-256 of `values` under `key`, as 64 hexadecimal digits; "" if a value cannot be pickled.
 
-    Values are tensors, arrays, numbers, texts, mappings and lists of these, or objects that can be pickled.
+    Values are tensors, arrays, numbers, strings, mappings and lists of these, or objects that can be pickled.
     """
     found = hmac.new(key, digestmod="sha256")
     try:
@@ -108,19 +105,20 @@ def of_all(values: Iterable[Any], key: bytes) -> str:
 
 
 def shared(data: Any, others: Any, names: Collection[str] = (), labels: Collection[str] = ()) -> int:
-    """Return how many records of the data set `others` are also in the data set `data`, by what a model is given.
+    """Return how many records of the data set `others` are also in the data set `data`, compared by a model's inputs.
 
-    Labels (the last entry of a tuple; columns named labels, label, label_ids, idx, id or index) and columns that the
-    model does not take are left out. The rest must have the same bytes: records that were prepared in another way
-    (augmented, cut, padded, tokenised, of other number types) are not recognised.
+    Labels are left out: the last entry of a tuple, and the columns labels, label, label_ids, idx, id and index. The
+    rest must have the same bytes, so a record that was augmented, cut, padded, tokenised or converted in another way is
+    not recognised.
 
     Args:
         data, others: two map-style data sets.
-        names: the columns that the model takes. Records with none of them are compared by all their columns.
-        labels: the names of further columns that are left out.
+        names: the columns that the model takes; other columns are left out. All columns count for a record that has
+            none of these.
+        labels: the names of further columns to leave out.
 
     Raises:
-        ValueError: records cannot be compared: a data set is a stream, or a record cannot be pickled.
+        ValueError: a data set is a stream, or a record cannot be pickled.
     """
     try:
         known = {inputs_digest(data[i], names, labels) for i in range(len(data))}
@@ -130,14 +128,16 @@ def shared(data: Any, others: Any, names: Collection[str] = (), labels: Collecti
 
 
 def inputs_digest(record: Any, names: Collection[str] = (), labels: Collection[str] = ()) -> str:
-    """Return a digest of what a model is given of a record, by which `shared` compares records; 32 hexadecimal digits.
+    """Return a digest of a record's inputs to a model, without its labels, as 32 hexadecimal digits.
 
-    It has no key: whoever has the digest can test a guess of the record. Raises ValueError if that cannot be pickled.
+    Two records are the same to `shared` if their digests are equal. The digest has no secret key, so anyone who has it
+    can test a guess of the record. Raises ValueError if the inputs cannot be pickled.
 
     Args:
-        record: a tuple, whose last entry is left out as the label, a mapping, or anything else.
-        names: the entries of a mapping that the model takes, if it has some of them; else all its entries count.
-        labels: entries of a mapping that are left out, in addition to labels, label, label_ids, idx, id and index.
+        record: a tuple, whose last entry is left out as the label; a mapping; or any other value.
+        names: the entries of a mapping that the model takes; others are left out. All count if the mapping has none of
+            these.
+        labels: entries of a mapping to leave out, in addition to labels, label, label_ids, idx, id and index.
     """
     if isinstance(record, tuple) and len(record) > 1:  # By convention the last entry of a tuple is the label.
         record = record[:-1]

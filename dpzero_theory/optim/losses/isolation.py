@@ -1,29 +1,20 @@
-"""Tests, before a run begins, that a record's loss depends on that record and the weights alone.
+"""Tests before a run begins that the loss of a record depends on no other record.
 
-A run clips each record's change of loss by itself, so exchanging one record must change no other record's loss. A few
-records, spread over the data set, are evaluated at two points (shifted weights) of a step, in micro-batches that are
-read and collated as in the run (with equal draws of the global generators). A record's losses are compared when it is
+A run clips each record's change of loss by itself, so replacing a record must not change the loss of another one.
+`examine` evaluates a few records, spread over the data set, at two shifted weights, in micro-batches that are read and
+collated as in the run. It compares a record's losses when the record is evaluated
 
-    evaluated again, after others        shows randomness (dropout that stays on), a state kept between calls
-    with other records in its batch      shows batch statistics, contrast, ranks, sums over the batch
-    alone                                shows a dependence on the place in the batch, on its size, on padding
+    again, after other records          which shows randomness such as dropout, and state that is kept between calls
+    with other records in its batch     which shows batch statistics, contrastive losses, sums over the batch
+    alone                               which shows dependence on the place in the batch, its size, or padding
 
-Losses are refused if one changes by more than rounding can change it, or by any bit if the same operations ran on
-tensors of the same shapes or an engine (`engines.engine`) is batch-invariant. Rounding is taken to be below eps^(2/3)
-of the largest loss, where eps is the rounding of the coarsest number type that any operation used. A record whose loss
-raises counts as 0 in a run, and is left out here.
+The loss function is refused if a loss changes by more than rounding, about eps^(2/3) times the largest loss, where eps
+is the unit roundoff of the coarsest number type in use. No change at all is allowed if the same operations ran on
+tensors of the same shapes, or if an engine says that its losses do not depend on the batch (`Engine.invariant`).
 
-These records cannot show everything: not a coupling through rare values, after many calls, in batches of sizes that
-were not tried, below rounding, or through what the first batch leaves in plain attributes; and not that entries of the
-data set are made of several people's records. Refusals depend on the losses of these records: they are for whoever
-holds the data, and not for publication. The module and its buffers are left as they were.
-
-    isolation    what is assured
-    probed       what is said above. In floating point a loss's last bits may still depend on how many other records
-                 are in its batch and how long they are, since kernels round by shape; a warning says if the smoothing
-                 is so small that this is visible
-    exact        the bits of a loss depend on the record alone, since every record is evaluated by itself, or by an
-                 engine that is batch-invariant (`Engine.invariant`)
+The test does not find a dependence through rare values, after many calls, in batches of other sizes, below rounding, or
+through plain attributes that the first batch sets; nor records that were made of several people's data. Whether it
+raises depends on private records, so the outcome must not be published.
 """
 
 import math
@@ -52,14 +43,18 @@ from dpzero_theory.optim.weights.shifted import NONE
 from dpzero_theory.privacy.schedule import Indices
 
 ISOLATIONS = ("probed", "exact")
-"""The ways in which it is made sure that a record's loss depends on no other record; the module's text explains
-them."""
-_TRIED = 64  # The shape of the losses is tested with the first two of at most this many records that can be evaluated.
-_LOOKED_AT = 32  # The losses of this many records show whether a run would learn anything (`_require_signal`).
-_MOST_LOST = 0.25  # A run is refused if a larger share of these records has no finite loss.
-_FEWEST = 6  # Two micro-batches of one or two records show little, so at least this many records (or all) are compared.
-_DEVIATIONS = 6  # A batch of random size is taken to have at most q n plus this many times sqrt(q n) records.
-_VISIBLE = 0.1  # A warning comes if rounding may move the sum over an expected batch by this share of the clip.
+"""The values of a run's setting `isolation`, which says how the loss of a record is kept independent of other records.
+
+"probed": a few records were tested before the run (`examine`). The last bits of a loss may still depend on the size of
+the record's batch and on padding, because GPU and CPU kernels round by shape. "exact": each record is evaluated alone,
+or by an engine with `Engine.invariant`, so that no bit of its loss depends on another record.
+"""
+_TRIED = 64  # Up to this many records are tried, to find two whose losses can be evaluated and have their shape tested.
+_LOOKED_AT = 32  # The number of records whose losses show whether a run would learn anything (`_require_signal`).
+_MOST_LOST = 0.25  # A run is refused if more than this share of the `_LOOKED_AT` records has no finite loss.
+_FEWEST = 6  # The losses of at least this many records (or all) are compared, however small a micro-batch is.
+_DEVIATIONS = 6  # A random batch of expected size b is taken to have at most b + 6 sqrt(b) records.
+_VISIBLE = 0.1  # A warning is given if rounding may move the sum over an expected batch by this share of the clip.
 _T = TypeVar("_T")
 
 
@@ -75,39 +70,38 @@ def examine(
     *,
     probe: bool,
 ) -> Evaluation:
-    """Test that no record's loss depends on other records: evaluate a few records again, among others, and alone.
+    """Test on a few records that the loss of a record depends on no other record, and return an `Evaluation` for the
+    run.
 
-    The module is afterwards as it was. A warning says if trainable weights are in half precision, or if rounding is
-    visible: if one record may, by rounding alone, change the differences of the other records of an expected batch by a
-    tenth of the clip or more in sum, which the guarantee, a bound on what the record itself adds, does not cover.
+    The module is left as it was. A warning says if trainable weights are in half precision. Another says if one record
+    may, by rounding alone, move the other records' differences by a tenth of the clip or more, summed over an expected
+    batch; the privacy guarantee does not cover this.
 
     Args:
         weights: the trainable weights of the run's module.
-        losses: a function (module, batch) -> one loss for each record, shape (batch,), or an `engines.engine.Engine`, a
-            server that evaluates them.
-        data: the records of the run.
-        collate: a function from a list of records to the batch; torch's default_collate if None.
-        plan: the plan of the run.
-        ranks: the processes of the run, each of which calls this function.
-        micro_batch: how many records the run evaluates at a time, an integer >= 1.
-        points_at_once: how many points (shifted weights) the run evaluates in one pass, an integer >= 1. If it is above
-            1, two records are also evaluated at two points in one pass, and must get the losses that they get in two
-            passes.
-        probe: whether evaluations are compared. If False, only the shape of two records' losses is tested, and that
-            they read every trainable parameter.
+        losses: a function (module, batch) -> losses of shape (records,), one for each record of the batch; or an
+            `engines.engine.Engine`, a server that evaluates the losses.
+        data: the records of the run, a map-style data set.
+        collate: a function from a list of records to a batch; torch's default_collate if None.
+        plan: the settings of the run.
+        ranks: the processes of the run, each of which must call this function.
+        micro_batch: how many records the run evaluates in one forward pass, an integer >= 1.
+        points_at_once: how many shifted weights the run evaluates in one forward pass, an integer >= 1. If it is above
+            1, the losses of two records in such a pass are compared with their losses in separate passes.
+        probe: whether losses in different batches are compared. If False, only these are tested: the shape of two
+            records' losses, that they read every trainable parameter, that not all derivatives are 0 (if the plan has
+            exact differences), `points_at_once`, and whether an engine serves the model.
 
     Returns:
         An `Evaluation`, with which the run reads records and evaluates their losses.
 
     Raises:
-        ValueError: a record's loss depends on other records, or changes when it is evaluated again; losses of another
-            shape than (batch,); a trainable parameter that no loss reads; a layer of bitsandbytes that mixes records;
-            no finite loss for more than a quarter, and at least two, of up to 32 records spread evenly over the data;
-            losses that have a derivative but are equal for all of these at the two points of a first step that are
-            compared (such as x + lambda u and x - lambda u), or derivatives that are all 0, from which a run learns
-            nothing; points_at_once above 1 for losses that do not allow it. With probe=False only the shape, unread
-            parameters, derivatives of 0 and points_at_once are refused.
-        Exception: what the losses raise, if they raise for every record.
+        ValueError: the loss of a record depends on other records, or changes when it is evaluated again; the losses do
+            not have shape (records,); no loss reads some trainable parameter; a layer of bitsandbytes mixes records;
+            more than a quarter, and at least two, of 32 evenly spread records have no finite loss; no loss changes
+            between the two shifted weights although it has a derivative, or all derivatives are 0; losses change by
+            more than rounding with `points_at_once`; or an engine does not serve the module's model (`engines.probe`).
+        Exception: what the loss function raises, if it raises for every record.
     """
     look = _Look(weights, losses, data, collate, plan)
     places, few = _evenly_spread(_TRIED, plan.n), min(2, micro_batch)
@@ -122,7 +116,7 @@ def examine(
         else:
             values = look.evaluable(lambda records: look(records[:few]), places).values
             weights.require_used()
-        if not plan.smoothing and not values.any():  # Such a loss, for example a 0-1 error, teaches a run nothing.
+        if not plan.smoothing and not values.any():  # A run learns nothing if all derivatives are 0, as of a 0-1 loss.
             raise ValueError(f"{NONE}: the derivatives of all {values.shape[1]} records that were looked at are 0")
         if points_at_once > 1:
             look.evaluable(lambda records: look.require_stackable(records[:few]), places)
@@ -141,16 +135,16 @@ def _evenly_spread(count: int, n: int) -> Indices:
 
 
 class _FailedError(Exception):
-    """Raised if the losses, or the reading of a batch, raise; their exception is the `__cause__`."""
+    """Raised if the loss function, or reading a batch, raises an exception, which is its `__cause__`."""
 
 
 class Trace(TorchDispatchMode):
-    """A context manager that records the operations on tensors inside it.
+    """A context manager that records the operations that torch runs inside its block.
 
     Attributes:
-        operations: for each operation, in order, its name and the shapes and types of its results, as texts.
-        coarsest: the coarsest relative rounding of any operation, the distance from 1 to the next number of its type; 0
-            without one.
+        operations: a tuple of strings for each operation, in order: its name, and the shape and type of each result.
+        coarsest: the largest unit roundoff of an operation (the distance from 1 to the next number of its type); 0
+            before any floating-point operation.
     """
 
     def __init__(self) -> None:
@@ -159,7 +153,7 @@ class Trace(TorchDispatchMode):
         self.coarsest = 0.0
 
     def add(self, engine: Engine) -> None:
-        # An engine's operations cannot be seen, so no two of its evaluations count as equal: they get unequal names.
+        # An engine's operations cannot be seen. A name of its own for each evaluation makes no two of them equal.
         self.operations.append((f"evaluation {id(self)}",))
         self.coarsest = max(self.coarsest, engine.rounding)
 
@@ -175,7 +169,7 @@ class Trace(TorchDispatchMode):
 
 
 def _reduced_rounding(func: Any, tensor: Tensor) -> float:
-    # Torch's settings may allow it to compute a float32 result from products in TF32 or bfloat16.
+    # Returns the unit roundoff of TF32 or bfloat16 if torch's settings allow these in a float32 operation, else 0.
     coarse = {"highest": 0.0, "high": 2.0**-10, "medium": 2.0**-7}[torch.get_float32_matmul_precision()]
     if func is torch.ops.aten.convolution.default and tensor.is_cuda and torch.backends.cudnn.allow_tf32:
         coarse = max(coarse, 2.0**-10)
@@ -187,10 +181,10 @@ class _Seen(NamedTuple):
     trace: Trace  # the operations that computed them
 
 
-# Evaluates records at two points, so that a record's losses in several batches can be compared: those from which a run
-# computes the first difference of its first step. With x the weights, u the direction and lambda the smoothing, points
-# 0 and 1 are x + lambda u and x - lambda u for central differences, and x and x + lambda u for forward ones. For exact
-# differences the values at the "points" are derivatives at x along the first two directions.
+# Evaluates records at two points, the shifted weights from which a run computes the first difference of its first step,
+# so that a record's losses in several batches can be compared. With the weights x, the direction u and the smoothing
+# lambda, points 0 and 1 are x + lambda u and x - lambda u for central differences, and x and x + lambda u for forward
+# ones. For exact differences the values at "points" 0 and 1 are derivatives at x along the first two directions.
 class _Look:
     def __init__(self, weights: Weights, losses: Losses, data: Data, collate: Collate, plan: Plan) -> None:
         def traced(module: nn.Module, batch: Any) -> object:
@@ -206,8 +200,8 @@ class _Look:
         self._trace = Trace()
 
     def __call__(self, records: Indices, points: tuple[int, ...] = (0, 1), at_once: int = 1) -> _Seen:
-        # The losses of records, whose numbers are given, at one or both of the class's two points, in the order in
-        # which `points` has them; `at_once` points are evaluated in one pass. Raises _FailedError for any exception.
+        # Returns the losses of the records with the indices `records` at one or both points (0 and 1), which are
+        # evaluated in the order of `points`, `at_once` in one forward pass. Raises _FailedError for any exception.
         self._trace = Trace()
         try:
             batch = self._evaluation.batch(records, alike=True)
@@ -217,17 +211,17 @@ class _Look:
         return _Seen(values[np.argsort(points)], self._trace)  # The row of point 0 comes before that of point 1
 
     def change(self, values: Array) -> Array:
-        # Return each record's loss at point 0 minus its loss at point 1, shape (records,), from the losses `values` of
-        # shape (2, records); or with exact differences, where these are derivatives, those at point 0.
+        # Returns each record's loss at point 0 minus its loss at point 1, shape (records,), from the losses `values` of
+        # shape (2, records). With exact differences `values` are derivatives, and those of point 0 are returned.
         with np.errstate(invalid="ignore"):  # No warning is due: a step clips infinite changes, and counts NaN as 0.
             found: Array = values[0] - values[1] if self.plan.smoothing else values[0]
         return found
 
     def stuck(self, record: int, value: float) -> bool:
-        # Whether the loss of the record with this number, which is `value` at both points, is the same at the weights x
-        # too, although it has a derivative. (With forward differences x is one of the points.) Such a loss stays the
-        # same because of rounding or for want of a label, and a run learns nothing from it. A 0-1 loss, which has no
-        # derivative, may well be the same at three points: for it the answer is False.
+        # Returns whether the loss of the record with this index, which is `value` at both points, is the same at the
+        # unshifted weights x too, although it has a derivative. Such a loss does not change because of rounding, or
+        # because no token is labelled, and a run learns nothing from it. False for a loss without a derivative, such as
+        # a 0-1 loss, which may well be the same at three points.
         batch, sloped = self._evaluation.batch(np.array([record]), alike=True), False
 
         def ask(module: nn.Module) -> Tensor:
@@ -245,8 +239,8 @@ class _Look:
             raise ValueError(f"points_at_once must be 1 for these losses: together they change by {gap:.1g}")
 
     def evaluable(self, work: Callable[[Indices], _T], records: Indices) -> _T:
-        # Returns work(records) or, if that fails, work(those records that can be evaluated alone). Raises the exception
-        # of the losses if that fails too, or if none or all of the records can be evaluated alone.
+        # Returns work(records) or, if that fails, work(records that can be evaluated alone). If that fails too, or if
+        # none or all of the records can be evaluated alone, the exception of the loss function is raised.
         try:
             return work(records)
         except _FailedError as error:
@@ -266,8 +260,8 @@ class _Look:
 
 
 def _probed(look: _Look, micro_batch: int) -> tuple[Array, float]:
-    # Chooses records and the size of batches for `_compared`, and returns what it returns. Raises ValueError also if a
-    # run would learn nothing, and what the losses raise if they raise for every record.
+    # Chooses the records and the batch size for `_compared`, and returns its result. Also raises ValueError if a run
+    # would learn nothing, and what the loss function raises if it raises for every record.
     plan = look.plan
     most = plan.sampling.batch_size(plan.n)
     if most is None:
@@ -288,11 +282,11 @@ def _probed(look: _Look, micro_batch: int) -> tuple[Array, float]:
 
 
 def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
-    # Of the records, whose numbers are given, `rows` drawn at random are the first batch; in a second one the rest take
-    # the place of some of these. Then come the first batch again, and its first and last record alone. Each record's
-    # losses are compared with those in the first batch, which are returned, shape (2 points of `look`, rows), with the
-    # largest change that was taken for rounding. Raises ValueError if a loss changes by more, and _FailedError if the
-    # losses raise.
+    # Evaluates a batch of `rows` of the records, drawn at random; a second batch, in which other records replace some
+    # of these; the first batch again; and its first and its last record alone. Compares each record's losses with those
+    # in the first batch. Returns the losses in the first batch, shape (2 points of `look`, rows), and the largest
+    # change that was taken for rounding. Raises ValueError if a loss changes by more, and _FailedError if the loss
+    # function raises.
     draw = np.random.default_rng(0)
     records = np.resize(draw.permutation(records), max(len(records), rows))
     here, others = records[:rows], records[rows:]
@@ -306,14 +300,14 @@ def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
     else:
         for other in others:
             look(np.array([other]), (0,))
-    # The points are evaluated in reverse order, so that losses which change the batch or keep a state differ.
+    # The points come in reverse order: a loss function that keeps a state or changes the batch returns other losses.
     again = look(here, (1, 0))
-    # Equal operations give equal bits on a CPU. On another device this is assumed if they did so in two evaluations.
+    # On a CPU equal operations give equal bits. On other devices this is assumed if it held in the two evaluations.
     steady = look.weights.parameters[0].device.type == "cpu" or bool(_same(again.values, first.values).all())
 
     def require_same(seen: _Seen, here: Indices, there: Indices, how: str) -> None:
-        # Columns `here` of `seen` have the same records as columns `there` of the first evaluation; `how` says in the
-        # message in what the evaluations differ.
+        # Compares the records in the columns `here` of `seen` with the same records in the columns `there` of the first
+        # evaluation. `how` says for the message how the two evaluations differ.
         nonlocal rounding
         found, expected = seen.values[:, here], first.values[: len(seen.values), there]
         if _same(found, expected).all():
@@ -346,33 +340,40 @@ def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
 def rounded_by(
     weights: Weights, losses: Losses, data: Data, collate: Collate, plan: Plan, records: Indices, rows: int
 ) -> float:
-    """Return the largest change of a record's loss by rounding, when it is evaluated beside other records and alone.
+    """Return the largest change of a record's loss by rounding, between evaluating it with other records and alone.
 
-    The start of a run measures this on its private records (`examine`). Here it is measured on the records of `data`
-    with the numbers `records`, of which `rows` are evaluated at a time, by the function losses(module, batch), with a
-    batch from collate(list of records) (None: torch's default_collate). They are evaluated at the two points of the
-    plan's first difference, such as x + lambda u and x - lambda u; `weights` are the module's trainable weights x.
-    Raises ValueError if a loss changes by more than rounding, and what the losses raise.
+    The losses are evaluated at the weights of the plan's first difference, such as x + lambda u and x - lambda u.
+
+    Args:
+        weights: the trainable weights x of the module.
+        losses: a function (module, batch) -> losses of shape (records,), or an `Engine`.
+        data: a map-style data set.
+        collate: a function from a list of records to a batch; torch's default_collate if None.
+        plan: the settings of the run, with the difference rule and lambda.
+        records: the indices in `data` of the records to evaluate.
+        rows: how many of them make a batch, an integer >= 1.
+
+    Raises:
+        ValueError: a loss changes by more than rounding can explain.
+        Exception: what the loss function raises.
     """
     look = _Look(weights, losses, data, collate, plan)
     return look.evaluable(lambda found: _compared(look, found, rows), records)[1]
 
 
 def visibility(rounded: float, plan: Plan) -> float:
-    """Return how visible rounding is in a run: how far it may move the sum over an expected batch, in units of a tenth
-    of the clip. At 1 or more the start of a run warns.
+    """Return how far rounding may move the sum of an expected batch's differences, in units of a tenth of the clip.
 
-    Args:
-        rounded: the largest change of a loss by rounding.
-        plan: a plan with a clip above 0.
+    The start of a run warns if the result is 1 or more. `rounded` is the largest change of a loss by rounding, as
+    `rounded_by` returns it, and `plan` has a clip above 0.
     """
     moved = rounded * plan.difference_rule.rounded(plan.smoothing) * plan.expected_batch
     return moved / (_VISIBLE * plan.clip)
 
 
 def _require_signal(look: _Look) -> None:
-    # Raises ValueError if a run would learn nothing: if two or more, and more than a quarter, of up to 32 records have
-    # no finite loss, or if no loss changes between the two points of a step though it has a derivative.
+    # Raises ValueError if a run would learn nothing: if more than a quarter, and at least two, of up to 32 records have
+    # no finite loss, or if no loss changes between the two points although it has a derivative.
     plan, places = look.plan, _evenly_spread(_LOOKED_AT, look.plan.n)
     values, said = np.full((2, len(places)), math.nan), ""
     for column, record in enumerate(places):
@@ -430,7 +431,7 @@ def _warn(rounded: float, plan: Plan, weights: Weights) -> None:
 
 
 def _same(one: Array, other: Array) -> NDArray[np.bool_]:
-    # NaN counts as the same as NaN, since a record whose loss is NaN each time depends on no other record.
+    # NaN equals NaN here: a record whose loss is NaN each time does not depend on other records.
     return np.asarray((one == other) | ((one != one) & (other != other)))
 
 

@@ -1,10 +1,9 @@
-"""Masked language modelling: masks are drawn by record and step, so that a record's loss depends on no other record.
+"""Masked language modelling in which the mask of a record does not depend on other records.
 
-A collator such as transformers' `DataCollatorForLanguageModeling(mlm=True)` masks tokens at random, for all records of
-a batch together. So a record's loss would change with each reading, and its mask would depend on the other records.
-Here the collator masks each record by itself, with the global random generators seeded by the run's secret key, the
-release and the record's number; they have their earlier states afterwards. So all points of a step see one mask, and a
-resumed run draws the same ones.
+A collator such as transformers' `DataCollatorForLanguageModeling(mlm=True)` draws the masks of a whole batch together,
+and draws new ones each time a record is read. Here the collator masks one record at a time, with a seed that follows
+from the run's secret key, the step and the record's index. So all evaluations of a step, and a resumed run, use the
+same mask.
 """
 
 import copy
@@ -19,22 +18,22 @@ from dpzero_theory.optim.losses.records import Data, read, seeded
 
 
 class Masked:
-    """A data set whose records are the records of `data`, masked by a collator.
+    """A map-style data set that holds the records of `data`, masked at random by a collator.
 
     Args:
-        data: the records, as the collator takes them.
-        collate: a collator of transformers that masks tokens at random: `Masked.by(collate)` is true.
+        data: a map-style data set, whose records the collator takes.
+        collate: a collator of transformers for which `Masked.by(collate)` is True. It is copied, and not changed.
     """
 
     @staticmethod
     def by(collate: object) -> bool:
-        """Whether `collate` masks tokens at random, as a collator with a true attribute `mlm` and a `tokenizer`
-        does."""
+        """Return whether a collate function masks tokens at random: whether it has a true attribute `mlm`, and a
+        `tokenizer`."""
         return bool(getattr(collate, "mlm", False)) and hasattr(collate, "tokenizer")
 
     def __init__(self, data: Data, collate: Any) -> None:
         self._data, self._collate = data, copy.copy(collate)
-        # A generator of the collator's own would make a mask depend on the records that were masked before.
+        # A seed or generator of the collator would make masks depend on the records that were masked before.
         self._collate.seed = self._collate.generator = None
         self._tokenizer = collate.tokenizer
 
@@ -45,9 +44,10 @@ class Masked:
         return self.drawn(index, index)
 
     def drawn(self, index: int, seed: int) -> dict[str, Tensor]:
-        """Return the masked record with the number `index`, from 0: tensors by name, without an axis for the batch.
+        """Return the record with the given index, masked: a dictionary of tensors, without a batch axis.
 
-        The mask is drawn from `seed`, an integer in [0, 2^64).
+        The mask is determined by `seed`, an integer in [0, 2^64). The states of the global random generators are
+        restored.
         """
         (record,) = read(self._data, [index], seed.to_bytes(8, "little"))
         with seeded(seed):
@@ -55,8 +55,11 @@ class Masked:
         return {name: value[0] for name, value in batch.items()}
 
     def collate(self, records: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        """Return the batch of one or more `records` that `drawn` returned: tensors by name, of shape (batch, length),
-        or (batch,) for a number. Shorter records are padded at the tokenizer's padding side, labels with -100."""
+        """Return the batch of one or more masked records, which `drawn` has returned, as a dictionary of tensors.
+
+        Tensors have shape (batch, length), or (batch,) if a record has a single number. Shorter records are padded on
+        the tokenizer's padding side, and their labels with -100.
+        """
         padding = {
             "input_ids": self._tokenizer.pad_token_id,
             "token_type_ids": getattr(self._tokenizer, "pad_token_type_id", 0),

@@ -1,8 +1,4 @@
-"""The records of a run: which data sets are accepted, and how their records are read.
-
-Each record is read by itself, even if a data set can read many at a time, so that reading cannot mix records. `seeded`
-changes the states of the process's generators of random numbers for the length of its block; nothing else is written.
-"""
+"""Reads the records of a run from a map-style data set, one at a time, so that reading cannot mix records."""
 
 import hashlib
 import random
@@ -15,11 +11,11 @@ import torch
 from torch.utils.data import IterableDataset
 
 Collate = Callable[[Sequence[Any]], Any] | None
-"""A function from a list of records to the batch that the losses take; None stands for torch's default_collate."""
+"""A function from a list of records to the batch that a loss function takes, or None for torch's default_collate."""
 
 
 class Data(Protocol):
-    """A map-style data set: it has len(data) records, and data[i] is the record with the number i, from 0."""
+    """A map-style data set: len(data) is the number of records, and data[i] is the record with the index i, from 0."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: Any, /) -> Any: ...
@@ -27,27 +23,27 @@ class Data(Protocol):
 
 @runtime_checkable
 class DrawnData(Data, Protocol):
-    """A data set whose records are drawn anew in each step, such as `users.ByUser`.
+    """A map-style data set whose records are drawn at random, anew in each training step, such as `users.ByUser`.
 
-    `drawn(index, seed)` is the record with this number, drawn from `seed`, an integer in [0, 2^64). data[index] is one
-    such draw, always the same.
+    drawn(index, seed) returns the record with this index, drawn with `seed`, an integer in [0, 2^64). data[index]
+    returns the record drawn with a fixed seed.
     """
 
     def drawn(self, index: int, seed: int) -> Any: ...
 
 
 def read(data: Data, numbers: Iterable[int], moment: bytes = b"", *, alike: bool = False) -> list[Any]:
-    """Return the records of `data` with these numbers, in their order, each read by itself.
-
-    What the data set raises is raised.
+    """Return the records of `data` with the given indices, in their order, each read by itself.
 
     Args:
-        data: a map-style data set.
-        numbers: the numbers of the records, from 0.
-        moment: bytes that tell one release of one run from all others. The records of a `DrawnData` are drawn anew for
-            each moment, unless it is b""; other data sets are read the same way whatever it is.
-        alike: whether the global generators of torch, numpy and Python are seeded with the number of each record while
-            it is read, so that it reads the same each time. Afterwards they have their earlier states.
+        data: a map-style data set. What it raises is raised.
+        numbers: the indices of the records, from 0.
+        moment: bytes that are different for each step of each run. A `DrawnData` draws its records with seeds that
+            follow from `moment` and a record's index, or as data[index] does if `moment` is b"". Other data sets ignore
+            it.
+        alike: whether the global generators of torch, numpy and Python are seeded with a record's index while it is
+            read, so that it reads the same each time. Their states are restored afterwards. If True, `moment` is
+            ignored.
     """
     if alike:
         return [_seeded(data, number) for number in numbers]
@@ -57,7 +53,7 @@ def read(data: Data, numbers: Iterable[int], moment: bytes = b"", *, alike: bool
 
 
 def _seed(moment: bytes, number: int) -> int:
-    # The length of `moment` comes first, so that no two pairs (moment, number) are hashed as the same bytes.
+    # The length of `moment` is hashed too, so that different pairs (moment, number) never give the same bytes.
     found = hashlib.sha256(b"%d " % len(moment) + moment + b"%d" % number)
     return int.from_bytes(found.digest()[:8], "little")
 
@@ -74,9 +70,9 @@ def _read_one(data: Data, number: int) -> Any:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """A context manager in whose block the global generators of torch (on the CPU), numpy and Python are seeded.
+    """A context manager that seeds the global generators of torch (on the CPU), numpy and Python with `seed`.
 
-    When the block ends they have their earlier states again. `seed` is an integer in [0, 2^64).
+    `seed` is an integer in [0, 2^64). The generators get their earlier states back when the block ends.
     """
     python, numbers, torches = random.getstate(), np.random.get_state(), torch.default_generator.get_state()  # noqa: NPY002
     random.seed(seed)
@@ -91,13 +87,13 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def require_data(data: object, name: str = "data") -> None:
-    """Raise ValueError, which says what to give instead, unless `data` is a map-style data set that holds a record.
+    """Raise ValueError, with a message that says what to give instead, unless `data` is a map-style data set with a
+    record.
 
-    Refused are, among others, a DataLoader, which holds batches and not records; a tuple (X, y) of arrays, which has
-    two entries and not n; and a data frame, of which data[0] is a column. `name` is the name of the argument, for the
-    message.
+    Among others, these are refused: a DataLoader, which holds batches; a tuple (X, y) of arrays; and a data frame, of
+    which data[0] is a column. `name` is the name of the argument in the message.
     """
-    inner = getattr(data, "dataset", data)  # A Subset has methods of its own, so the data set in it is looked at.
+    inner = getattr(data, "dataset", data)  # The type of a Subset says nothing; that of the data set in it does.
     table = any(hasattr(type(inner), method) for method in ("iloc", "__dataframe__", "to_pylist"))
     map_style = hasattr(data, "__len__") and hasattr(data, "__getitem__") and not table
     count = 0

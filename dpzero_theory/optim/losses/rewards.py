@@ -1,14 +1,8 @@
-"""Losses made of a reward for answers that the model generates; the reward needs no derivative.
+"""A loss function made from a reward for the answers that a language model generates. The reward needs no derivative.
 
-A zeroth-order method needs only numbers, so that a reward may be any bounded function of a record and the model's
-answer to it: exact match, F1, whether a parser accepts the answer, a judge's mark.
-
-An answer is drawn token by token. The draws are the same at all points of a step (common random numbers), so that a
-difference of losses shows the change of the weights and not the luck of the draw. In a record's answer, token t is the
-one with the largest logit/T + g_t, where T is the temperature and g_t has a standard Gumbel number for each word of the
-vocabulary; such a token has the probabilities softmax(logits/T). The g_t are made from the record's own prompt, the
-step and the number of the answer alone. So no other record enters a record's loss, and equal prompts have equal draws.
-No generator of the process is used, and nothing is written.
+The random numbers by which an answer is drawn depend only on the record's prompt, the training step and the number of
+the answer. So all evaluations of a step use the same random numbers, and a difference of losses shows the change of the
+weights. Two records with equal prompts have equal draws, and no record changes the draws of another one.
 """
 
 import hashlib
@@ -31,33 +25,34 @@ def reward_losses(
     temperature: float = 1.0,
     samples: int = 1,
 ) -> Losses:
-    """Return the loss function 1 - (mean reward of the model's answers), which lies between 0 and 1.
+    """Return the loss function 1 - (mean reward of a record's generated answers), whose values lie in [0, 1].
 
-    The batch must be a mapping with `input_ids` and `attention_mask` of prompts, filled up on the left
-    (`tokenizer.padding_side = "left"`) to one length for all records; a collate function may add whatever the reward
-    needs, such as the right answers. Each answer takes `tokens` forward passes with the keys and values of earlier
-    tokens kept, and ends before the tokenizer's end-of-text token.
+    A batch must be a mapping with `input_ids` and `attention_mask` of the prompts, padded on the left
+    (`tokenizer.padding_side = "left"`). A collate function may add what the reward needs, such as correct answers. An
+    answer takes `tokens` forward passes with cached keys and values, and ends before the tokenizer's end-of-text token.
 
-    Two such losses differ by at most 1, so that a record's central difference along a direction, with smoothing lambda,
-    is at most 1/(2 lambda): with the clip sqrt(K)/(2 lambda) for K directions a step nothing is clipped (sqrt(K)/lambda
-    for forward differences). lambda must be so large that answers change; 0.1 to 0.3 is usual where a direction's
+    With smoothing lambda, a record's central difference along one direction is at most 1/(2 lambda), and its forward
+    difference at most 1/lambda. So for K directions a step the clip sqrt(K)/(2 lambda), or sqrt(K)/lambda for forward
+    differences, cuts nothing. lambda must be large enough to change answers: 0.1 to 0.3 is usual for directions whose
     entries are about 1 in size.
 
     Args:
-        reward: a function (answers, batch) -> a number from 0 (worst) to 1 (best) for each record, made of the record
-            and its answer alone. `answers` is a list of texts, and `batch` the collated batch.
+        reward: a function (answers, batch) -> one number in [0, 1] for each record, where 1 is best. `answers` is a
+            list of strings, and `batch` the collated batch. A record's reward must depend on the record and its answer
+            alone.
         tokenizer: a tokenizer of transformers; its `decode` and `eos_token_id` are used.
         tokens: the largest number of tokens of an answer, an integer >= 1.
-        temperature: T >= 0, by which logits are divided; 0 takes the most likely token each time. Draws are seeded by a
-            record's prompt, the step (`step_now`) and the answer's number: equal at all points of a step only.
-        samples: how many answers are drawn for a record, an integer >= 1; it must be 1 where the temperature is 0.
+        temperature: the number >= 0 by which logits are divided before a token is drawn from their softmax. At 0 the
+            most likely token is taken.
+        samples: how many answers are drawn for each record, an integer >= 1; it must be 1 if the temperature is 0.
 
     Returns:
-        A function (module, batch) -> losses of shape (batch,), for causal language models of transformers.
+        A function (module, batch) -> losses of shape (batch,), where `module` is a causal language model of
+        transformers.
 
     Raises:
-        ValueError: an argument is outside its range. The function that is returned raises it for a batch that is filled
-            up on the right, and for a reward that does not give one number from 0 to 1 for each record.
+        ValueError: an argument is outside its range. The returned function raises ValueError for prompts that are
+            padded on the right, and if `reward` does not return one number in [0, 1] for each record.
     """
     check.integer("tokens", tokens)
     check.real("temperature", temperature, at_least=0)
@@ -95,17 +90,15 @@ def _rewards(given: Any, count: int) -> Tensor:
 
 
 def _gumbel(prompts: Tensor, mask: Tensor, step: int, sample: int) -> Callable[[int], Tensor]:
-    """Return a function (size of the vocabulary) -> standard Gumbel numbers for the next token of each answer.
-
-    Each call draws new numbers, float64 of shape (batch, vocabulary). A record's numbers depend only on the tokens of
-    its prompt (`mask` is 0 at padding), on the number of the run's step, on `sample`, the number of the answer that is
-    drawn for each record, and on how many calls came before.
-    """
+    # Returns a function (size of the vocabulary) -> standard Gumbel numbers, float64 of shape (batch, vocabulary), new
+    # ones for each call, which draw the next token of each answer: the largest of logits/temperature + numbers has the
+    # probabilities softmax(logits/temperature). A record's numbers depend on the tokens of its prompt (`mask` is 0 at
+    # padding), the training step, `sample` (the number of the answer) and the earlier calls alone.
     generators = []
     for prompt, real in zip(prompts.tolist(), mask.tolist(), strict=True):
         own = [token for token, kept in zip(prompt, real, strict=True) if kept]
         digest = hashlib.blake2b(f"{step} {sample} {own}".encode(), digest_size=16).digest()
-        # Torch's generator on a CPU uses 32 bits of a seed, so that two of 10^5 records would draw the same numbers.
+        # Torch's CPU generator uses 32 bits of a seed: among 10^5 records two would probably draw the same numbers.
         generators.append(np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little"))))
 
     def draw(words: int) -> Tensor:
@@ -123,9 +116,9 @@ def _answers(
     temperature: float,
     noise: Callable[[int], Tensor] | None,
 ) -> Tensor:
-    # The tokens of the answers, shape (batch, tokens), for prompts of shape (batch, length), of which `mask` is 0 at
-    # padding. `noise`, a function of the vocabulary's size, gives what is added to logits/temperature for the next
-    # token of each answer, shape (batch, vocabulary); with None the most likely token is taken.
+    # Returns the tokens of the answers, shape (batch, tokens), to prompts of shape (batch, length); `mask` is 0 at
+    # padding. noise(size of the vocabulary) returns numbers of shape (batch, vocabulary), which are added to
+    # logits/temperature before the largest entry is taken as the next token. If `noise` is None, nothing is added.
     positions = (mask.cumsum(1) - 1).clamp_min(0)
     ids, past, drawn = prompts, None, []
     for _ in range(tokens):

@@ -1,18 +1,12 @@
-"""The public shape of a run's directions, measured from the gradients of public records.
+"""Measures a shape for a run's random directions from gradients of public records.
 
-    shape = public_shape(model, losses, public)
-    run = make_private_with_epsilon(model, losses, data, shape=shape, folder="run", ...)
-
-A shape makes directions u longer along some weights than along others: E[u u^T] = B, a diagonal matrix (`optim.shape`).
-Here B is near C^(-1/2), half of the way to undoing the differences between the weights, where C holds the mean squares
-of the gradient's entries over the public records, with 1% of the mean of all entries added to each. For a matrix of
-weights C is taken to be a product of a row's and a column's mean square. Each factor of B^(1/2) is rounded to a power
-of 2, and all of them are multiplied by one number c, so that the mean of g^T B g over the public records is that of
-||g||^2, where g is a record's gradient. So (to first order in the smoothing) the mean square of a record's difference
-is what it is without a shape: the same clip cuts as much, and a step of the same size lowers the loss as much.
-
-Directions remain public, as long as the records given here are: a release says nothing of the private records but the
-clipped and noisy sums, whatever the directions are.
+A shape makes the directions u longer along some weights than along others: E[u u^T] is a diagonal matrix B instead of
+the identity. With m_i the mean square of entry i of the gradient over the public records, B_ii is about proportional to
+(m_i + 0.01 mean(m))^(-1/2), which undoes half of the differences between weights on a logarithmic scale. For a matrix
+of weights, m_ij is replaced by the product of a row's and a column's mean square. Square roots of B_ii are rounded to
+powers of 2, and B is scaled so that the mean of g^T B g over public gradients g is the mean of ||g||^2. So, to first
+order in the smoothing, a record's difference has the same mean square with a shape as without, and the same clip and
+step size can be used.
 """
 
 from typing import Any
@@ -31,33 +25,32 @@ from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
 
 _MOST_RECORDS = 512
-"""How many public records are differentiated at most, evenly spread."""
+"""The largest number of public records, evenly spread over the data set, whose gradients are computed."""
 _ADDED = 0.01
-"""The share of the mean that is added to every mean square."""
+"""The share of the mean over all entries that is added to each mean square of the gradient's entries."""
 
 
 def public_shape(module: nn.Module, losses: Losses, public_data: Data, *, collate: Collate = None) -> str:
-    """Measure from the gradients of public records how much longer a run's random directions should be along one weight
-    than along another: their shape.
+    """Measure, from gradients of public records, how long a run's random directions should be along each weight.
 
-    Along weights whose gradients are small, directions are made longer, so that a step changes these weights too. The
-    module is evaluated in eval mode, at its present weights, and is left as it was. One record is differentiated at a
-    time, by backpropagation, of at most 512 records.
+    Directions become longer along weights with small gradients, so that a step changes these weights too. Gradients of
+    at most 512 records are computed, one at a time, in eval mode. The module is left as it was.
 
     Args:
-        module: the module with the weights that the run begins with; the shape is of its trainable parameters.
-        losses: the loss function of the run, (module, batch) -> one loss for each record. It must have derivatives.
-        public_data: public records, in the form of the private ones. A run whose data set holds one of them refuses the
-            shape (by what the model is given, as `losses.identity.shared` compares records).
-        collate: a function from a list of records to the batch; torch's default_collate if None.
+        module: the module with the weights with which the run begins. The shape has lengths for its trainable
+            parameters.
+        losses: the loss function of the run, (module, batch) -> losses of shape (records,). It must have derivatives.
+        public_data: public records, in the form of the private ones. A run refuses the shape if its data set holds one
+            of the records that were used, compared by their inputs without labels (`losses.identity.inputs_digest`).
+        collate: a function from a list of records to a batch; torch's default_collate if None.
 
     Returns:
-        A text of JSON, the setting `shape` of a plan (`Plan.for_target`).
+        The shape as a JSON string, to be passed as `shape` to `make_private_with_epsilon` or `Plan.for_target`.
 
     Raises:
-        ValueError: losses without derivatives, an `Engine` in place of losses, records that are users (`by_user`), a
-            sharded module, quantised layers made trainable by `train_packed`, or gradients that are not finite or all
-            0.
+        ValueError: the losses have no derivatives or come from an `Engine`, the records are users (`by_user`), the
+            module is sharded or has quantised layers that `train_packed` made trainable, or the gradients are not
+            finite or all 0.
     """
     require_data(public_data, "public_data")
     if isinstance(public_data, ByUser) or isinstance(losses, Engine):
@@ -97,24 +90,26 @@ def public_shape(module: nn.Module, losses: Losses, public_data: Data, *, collat
 
 
 def _exponents(squares: Tensor) -> Exponents:
-    # `squares` are mean squares s of the gradient's entries, of each row or column of a parameter, in units of a mean
-    # over all. Directions get the factor 2^e with 2^e near (s + 0.01)^(-1/4), whose square undoes half of the
-    # differences between the s on a logarithmic scale. 0.01 keeps rows that have no gradient from getting the largest
-    # factors.
+    # Returns the exponents e of the factors 2^e, near (s + 0.01)^(-1/4), of the rows or columns of a parameter. The
+    # entries s of `squares` are mean squares of the gradient's entries in each row or column, relative to the mean of
+    # all. Without 0.01, rows that have no gradient would get the largest factors.
     found: Exponents = torch.log2(squares + _ADDED).div(-4).round().clamp(-LARGEST, LARGEST).cpu().numpy().astype(int)
     return found
 
 
 def require_public(shape: Shape, data: Data) -> None:
-    """Raise ValueError if the data set of a run holds a public record from which `public_shape` has measured how long
-    the run's directions are along each weight. Records are the same if a model is given the same bytes of them
-    (`losses.identity.inputs_digest`)."""
+    """Raise ValueError if `data` holds a record from which the shape of a run's directions was measured
+    (`public_shape`).
+
+    `data` is the data set of the run. Records are compared by their inputs without labels
+    (`losses.identity.inputs_digest`).
+    """
     texts = data.texts if isinstance(data, ByUser) else data
     both = 0
     for number in range(len(texts)):
         try:
             both += inputs_digest(texts[number]) in shape.records
-        except Exception:  # A record that cannot be read counts as 0 in a run
+        except Exception:  # A record that cannot be read adds nothing to a run
             continue
     if both:
         raise ValueError(f"shape must be measured on public records; got one of which data holds {both} records too")

@@ -1,14 +1,11 @@
-"""What frozen layers compute from a record, computed once: an evaluation then runs the layers above them alone.
+"""Caches what frozen layers compute for each record, so that an evaluation runs only the layers above them.
 
-Where all layers below the first trained weight are frozen, what they hand up (a record's hidden states) is the same at
-every point of every step. `with_states` finds a chain of frozen modules, each called once and with nothing but what the
-one before it returned, of which the last hands its output to the rest before a trained weight is read. The chain runs
-for each record alone, without other records, when the record is collated. Its output becomes a part of the batch, and
-while the losses are evaluated every module of the chain returns it unseen.
-
-The output is kept in memory under a digest of the record as it was read, so that augmented or masked records are never
-taken for one another, and nothing is written. A chain is taken only if a few records have the same losses with and
-without it, up to rounding; else the module is evaluated as a whole, as it is if layers below are trained.
+If all layers below the first trained weight are frozen, their output for a record (its hidden states) is the same at
+all weights of a run. `with_states` looks for a chain of frozen modules: each is called once in a forward pass and takes
+only the result of the module before it, and the last one's result is used by the rest of the model. When a record is
+collated, its output of the chain becomes a part of the batch. While the losses are evaluated, every module of the chain
+returns this output instead of running. Outputs are kept in host memory under a digest of the record as it was read, so
+a record that is read differently, with other augmentation for example, has another output.
 """
 
 import math
@@ -33,29 +30,29 @@ from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
 
 _COMPARED = 8
-"""How many records, evenly spread, must have the same losses with and without the chain."""
+"""The number of records, evenly spread, whose losses with and without the chain of frozen modules are compared."""
 _WORTHWHILE = 0.2
-"""The least share of the module's parameters, embeddings left out, that a chain must have."""
-_SHIFT = 1e-3  # Records are compared at shifted weights, so that a loss which reads a weight unseen is found.
+"""A chain is used only if it has at least this share of the module's parameters, not counting embeddings."""
+_SHIFT = 1e-3  # The shift of the weights at which records are compared, to find a chain that reads a trained weight
 
 
 class _Call(NamedTuple):
-    # A call of a frozen module in a forward
-    given: Any  # the first argument
+    # One call of a frozen module during a forward pass
+    given: Any  # the first argument of the call
     result: Tensor  # what was returned
-    version: int  # how often torch had counted a write to the result when it was returned
-    size: int  # how many parameters the modules in `chain` have
-    chain: tuple[nn.Module, ...]  # this module and those before it, each of which takes only the result of the last
+    version: int  # torch's count of in-place writes to `result` when the module returned it
+    size: int  # the number of parameters of all modules in `chain`
+    chain: tuple[nn.Module, ...]  # frozen modules up to this one; each takes the result of the one before it
 
 
 class _Reached(Exception):
-    """Raised by a hook to end a forward once it has reached the module whose output is wanted."""
+    """Raised by a hook to end a forward pass after the module whose output is wanted."""
 
 
-# A chain of frozen modules, each of which takes what the one before it returned, and the last one's outputs for each
-# record. `find` finds it by hooks while the losses of one record are evaluated; `collate` and `losses` then stand in
-# for `join` (a list of records -> the batch) and the loss function. Outputs are kept by a digest of the record as it
-# was read, up to `most` bytes in all; those of further records are computed anew whenever such a record is collated.
+# A chain of frozen modules, each of which takes the result of the one before it, and the last one's outputs for each
+# record. `find` finds the chain by hooks while the loss of one record is evaluated. `collate` and `losses` then replace
+# `join` (a function from a list of records to a batch) and the loss function. Outputs are kept under a digest of the
+# record, up to `most` bytes in all; outputs that do not fit are computed each time their record is collated.
 class _Chain:
     def __init__(self, weights: Weights, losses: Losses, join: Callable[[Sequence[Any]], Any], most: float) -> None:
         self._weights, self._losses, self._join, self._left = weights, losses, join, most
@@ -63,13 +60,13 @@ class _Chain:
         self._modules: tuple[nn.Module, ...] = ()
 
     def find(self, record: Any, *, within: bool) -> bool:
-        # Finds the longest chain of frozen modules by evaluating a record. Returns whether there is one that has at
-        # least a fifth of the module's parameters, and whose output nothing writes. A module follows the one before it
-        # if it takes that one's result. If a module around it takes the result too, to hand it on, and may use it in
-        # other places, then it follows only with `within`; `alike` must tell whether it is used in other places.
+        # Finds the chain with the most parameters by evaluating a record. Returns whether it has at least a fifth of
+        # the module's parameters and nothing writes to its output in place. A module follows another in the chain if it
+        # takes its result. If an enclosing module takes this result too, and so might also use it elsewhere, the inner
+        # module follows only if `within` is True; `alike` then tests whether the losses are right.
         calls: list[_Call] = []
         counted: Counter[nn.Module] = Counter()
-        takers: dict[int, tuple[Any, list[nn.Module]]] = {}  # by id; the object is kept too, so that none gets its id
+        takers: dict[int, tuple[Any, list[nn.Module]]] = {}  # by id of an argument, which is kept: who took it
         weights, batch = self._weights, self._join([record])
 
         def calling(part: nn.Module, args: Any, named: Any) -> None:
@@ -79,7 +76,7 @@ class _Chain:
         def called(part: nn.Module, args: Any, named: Any, result: Any) -> None:
             counted[part] += 1
             given = _first(args, named)
-            if result is given:  # as of a dropout that does nothing
+            if result is given:  # such as dropout in eval mode
                 takers[id(given)][1].remove(part)
             if len(weights.unread) < len(weights.names) or not isinstance(result, Tensor) or result is given:
                 return
@@ -95,24 +92,23 @@ class _Chain:
         for call in calls:
             if counted[call.chain[0]] == 1:
                 before = best.get(id(call.given))
-                # the outermost module that takes a result may follow: those inside it may be several that read it
+                # Only the outermost module that takes the result may follow; inside it several may read the result.
                 takes, part = takers[id(call.given)][1], call.chain[0]
                 if before is not None and (takes[0] is part or (within and all(_nested(one, part) for one in takes))):
                     call = call._replace(size=call.size + before.size, chain=before.chain + call.chain)
                 if call.size >= best.get(id(call.result), call).size:
                     best[id(call.result)] = call
-        found = max(reversed(best.values()), key=lambda call: call.size, default=None)  # of equal ones the last
+        found = max(reversed(best.values()), key=lambda call: call.size, default=None)  # the last of equals
         if found is None or found.size < _WORTHWHILE * _size(weights.module):
             return False
         self._modules = found.chain
-        # a module above that writes its input in place would write what is kept
+        # A later module that writes to this result in place would overwrite the outputs that are kept.
         return found.result._version == found.version
 
     def collate(self, records: Sequence[Any]) -> tuple[Tensor, Any]:
-        # Returns the outputs of the chain's last module for the records, each evaluated alone, and the records' batch.
-        # Outputs have the shape (rows, ...): where a record has several rows, as a pair of answers has two, the first
-        # rows of all records come before the second ones. Outputs of several lengths are padded with 0 at the end of
-        # their first axis after the rows.
+        # Returns a pair: the outputs of the chain's last module for the records, each evaluated alone, and the batch.
+        # The outputs have shape (rows, ...). If a record has several rows (a pair of answers has two), the first rows
+        # of all records come before their second rows. Outputs of different lengths are padded with 0 along axis 1.
         outputs = [self._of(record) for record in records]
         longest = max(found.shape[1] for found in outputs) if outputs[0].ndim > 2 else 0
         if longest:
@@ -122,14 +118,14 @@ class _Chain:
         return torch.stack(outputs, 1).flatten(0, 1), self._join(records)
 
     def losses(self, module: nn.Module, batch: tuple[Tensor, Any]) -> object:
-        # Returns the losses of a pair (outputs, batch) that `collate` made. The frozen modules that `find` chose do not
-        # run. Each returns the last one's outputs: the others are called too, but only the last one's result is used.
+        # Returns the losses of a pair (outputs, batch) that `collate` made. Each module of the chain returns `outputs`
+        # instead of running; only what the last one returns is used.
         with self._returning(batch[0]):
             return self._losses(module, batch[1])
 
     def alike(self, records: Sequence[Any]) -> bool:
-        # Whether records have the same losses, up to rounding, if the chain runs and if its outputs are put in its
-        # place, at weights that are shifted along a direction.
+        # Returns whether records have the same losses, up to rounding, if the chain runs and if its kept outputs
+        # replace it, at weights that are shifted along a direction.
         plain, mine, trace = self._join(records), self.collate(records), Trace()
 
         def whole(module: nn.Module) -> object:
@@ -144,8 +140,8 @@ class _Chain:
         return bool(np.abs(one - other).max() <= rounding(trace.coarsest, one, other))
 
     def _of(self, record: Any) -> Tensor:
-        # Not by pickle alone, which writes all of a tensor of which the record is a part
-        key = of_all([record], b"states")  # "" for a record that cannot be pickled, which is run anew each time
+        # Pickle alone would digest the whole storage of a tensor of which the record is a view.
+        key = of_all([record], b"states")  # "" for a record that cannot be pickled, whose output is not kept
         found = self._kept.get(key)
         if found is None:
             batch = self._join([record])
@@ -188,21 +184,25 @@ class _Chain:
 def with_states(
     module: nn.Module, losses: Losses, data: Data, collate: Collate, gigabytes: float
 ) -> tuple[Losses, Collate]:
-    """Return losses and a collate function that run the frozen layers below the trained weights once for each record.
+    """Return a loss function and a collate function that run the frozen layers below the trained weights once per
+    record.
 
-    They are the arguments themselves, a collate of None too, if such layers have less than a fifth of the parameters,
-    if one of at most eight records raises (which is not raised here), or if these records' losses differ by more than
-    rounding from those by the whole module. The returned collate takes any list of records as `data` gives them, tells
-    them apart by content, and returns a pair (the frozen layers' outputs, batch), which the returned losses take.
+    `losses` and `collate` themselves are returned if there are no such layers, or they have less than a fifth of the
+    parameters; if one of up to eight records raises an exception, which is suppressed; or if the losses of these
+    records change by more than rounding.
 
     Args:
-        module: the module, of which the parameters with requires_grad are trained.
-        losses: a function (module, batch) -> one loss for each record, shape (batch,).
-        data: the records.
-        collate: a function from a list of records to the batch; torch's default_collate if None.
-        gigabytes: how much host memory, in units of 2^30 bytes, outputs of the frozen layers may take. For records
-            beyond it they are computed whenever a record is collated: once in each step of a run, which evaluates the
-            batch at several points (shifted weights). 0 returns the arguments.
+        module: the module, whose parameters with requires_grad are trained.
+        losses: a function (module, batch) -> losses of shape (records,), one for each record of the batch.
+        data: a map-style data set.
+        collate: a function from a list of records to a batch; torch's default_collate if None.
+        gigabytes: how much host memory, in units of 2^30 bytes, the outputs of frozen layers may take. Outputs that do
+            not fit are computed each time their record is collated, which a run does once in a step. With 0 the
+            arguments are returned.
+
+    Returns:
+        A pair (losses, collate). The new collate function takes a list of records and returns a pair (outputs of the
+        frozen layers, batch), which the new loss function takes as its batch.
     """
     small = all(parameter.requires_grad for parameter in module.parameters())
     if small or not gigabytes:
@@ -219,7 +219,7 @@ def with_states(
                     weights.guarded = False
                     return wraps(losses)(partial(chain.losses)), chain.collate
             finally:
-                weights.untrained.settle()  # what these records left in buffers must not be there when the run begins
+                weights.untrained.settle()  # The run must begin with the buffers as they were before.
     return losses, collate
 
 
@@ -232,8 +232,8 @@ def _nested(one: nn.Module, other: nn.Module) -> bool:
 
 
 def _size(module: nn.Module) -> int:
-    # About the number of parameters that take time. A look-up in an embedding takes nearly none; where the last layer
-    # has the same matrix, the time of that layer is left out too.
+    # Returns the number of parameters without embeddings, whose look-up takes nearly no time. An embedding that is also
+    # the last layer's matrix is left out too.
     found = {id(p): p.numel() for p in module.parameters()}
     for part in module.modules():
         if isinstance(part, nn.Embedding):

@@ -1,14 +1,10 @@
-"""Losses of transformers models by their task, one number for each record of a batch (the `hf` extra).
+"""Loss functions for the tasks of transformers models, with one loss for each record of a batch (the `hf` extra).
 
-    DPZeroTrainer(model, arguments, ...)                                      # takes them by default
     make_private_with_epsilon(model, losses_for(model), data, collate=collator, ...)
 
-A batch is what `datasets` and transformers' collators give: the arguments of the model's forward, and `labels`. A
-record's loss is the mean over its own labelled tokens, in float32, and 0 if it has none; the label -100 marks tokens
-that are not to be predicted. The loss does not depend on how many tokens other records have, as transformers' own mean
-over a batch does. A record with a label that is none of the model's classes has the cross-entropy NaN, which a run
-counts as 0; for the measures `error` and `expected-error` its prediction there is wrong. The module and the batch are
-read, and nothing is written.
+`DPZeroTrainer` uses them by default. A batch holds the arguments of the model's forward, and `labels`; the label -100
+marks tokens that do not count. A record's loss is the mean over its own labelled tokens, and not over all tokens of the
+batch as in transformers.
 """
 
 import inspect
@@ -36,41 +32,41 @@ _TAGGERS = (auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,)
 _MASKED = (auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,)
 _CAUSAL = (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,)
 _BY_RECORD = hasattr(modeling_utils, "slice_logits_to_keep")
-"""Whether a model can compute logits at positions that differ from record to record (transformers 5)."""
+"""Whether a model can compute logits at positions that differ between records (in transformers 5)."""
 _SEQ2SEQ = (auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,)
 
 _Batch = Mapping[str, Tensor]
 _Forward = Callable[[nn.Module, _Batch], tuple[Tensor, Tensor]]
-"""A function (module, batch) -> the logits, with the classes along the last axis, and their labels."""
+"""A function (module, batch) -> (logits, labels). The classes are the last axis of the logits."""
 _Measure = Callable[[Tensor, Tensor], Tensor]
-"""A function (logits, labels) -> one loss for each record."""
+"""A function (logits, labels) -> losses of shape (records,), one for each record."""
 
 
 def losses_for(model: Any, measure: str = "cross-entropy") -> Losses:
-    """Return the loss function of the model's task, which gives one loss for each record of a batch.
+    """Return the loss function for the task of a transformers model, with one loss for each record of a batch.
 
-    The tasks are classification, regression, tagging of tokens, and masked, causal or seq2seq language modelling, but
-    not classification with problem_type "multi_label_classification". A record's loss is the mean over its labelled
-    tokens, whose label is not -100, and 0 if it has none; in classification a record has a single label.
+    The tasks are classification and regression of whole records, classification of tokens, and masked, causal and
+    seq2seq language modelling, but not problem_type "multi_label_classification". A record's loss is the mean over its
+    labelled tokens, those whose label is not -100, and 0 if it has none. With "cross-entropy" it is NaN if a label is
+    no class of the model; the other measures count such a label as a wrong prediction.
 
     Args:
-        model: a model of transformers, or one that peft has wrapped. Its class says which task it has; a classifier
-            with num_labels = 1, or with the `problem_type` regression, predicts numbers.
-        measure: "cross-entropy", which stands for the mean squared error if a label is a number. Or "error", the metric
-            itself: the share of a record's labelled tokens whose most likely class is wrong. A zeroth-order method
-            needs no derivative of it, but a smoothing lambda that is large enough to change answers, 0.1 to 0.3. Or
-            "expected-error", the mean over the labelled tokens of 1 - p, where p is the softmax probability of the
-            label's class: it moves with every change of the weights, so that a smaller lambda (1e-2 to 3e-2) will do.
+        model: a model of transformers, possibly wrapped by peft. Its class determines the task. A classifier with
+            num_labels = 1, or with problem_type "regression", predicts numbers.
+        measure: "cross-entropy", which means mean squared error if labels are numbers; "error", the share of labelled
+            tokens whose most likely class is wrong; or "expected-error", the mean of 1 - p over labelled tokens, where
+            p is the softmax probability of the label. "error" changes only with large changes of the weights, and needs
+            a large smoothing lambda, 0.1 to 0.3; 1e-2 to 3e-2 is enough for "expected-error".
 
     Returns:
         A function (module, batch) -> float32 losses of shape (batch,). The batch must be a mapping with `labels`:
-        integers of shape (batch,) in classification and (batch, tokens) for tokens (which a causal model predicts from
-        those before them: labels are shifted here); in regression numbers, one for each output of the model.
+        integers of shape (batch,) for classification of records, and (batch, tokens) for tokens; numbers for
+        regression, one for each output of the model. For causal models, labels[i, t] is the token at position t.
 
     Raises:
-        ValueError: an unknown measure, another than "cross-entropy" where labels are numbers, or a model whose task is
-            none of these. The function that is returned raises it for a batch without labels, or labels of another
-            shape or type than the model's task has.
+        ValueError: the measure is unknown, or another than "cross-entropy" for a regression; or the model has none of
+            these tasks. The returned function raises ValueError for a batch without labels, or with labels of another
+            shape or type than the task has.
     """
     measures = {"cross-entropy": _cross_entropy, "error": _wrong, "expected-error": _chance_wrong}
     single = measures[check.choice("measure", measure, tuple(measures))]
@@ -102,7 +98,7 @@ def losses_for(model: Any, measure: str = "cross-entropy") -> Losses:
 
 
 def _bare(model: Any) -> nn.Module:
-    found: nn.Module = model.get_base_model() if hasattr(model, "get_base_model") else model  # inside peft's adapter
+    found: nn.Module = model.get_base_model() if hasattr(model, "get_base_model") else model  # what peft wraps
     return found
 
 
@@ -111,7 +107,7 @@ def _joined(forward: _Forward, measure: _Measure) -> Losses:
         logits, labels = forward(module, batch)
         return measure(logits.float(), _fitted(logits, labels, measure))
 
-    # A run's file keeps the name of its losses, and a run with losses of another name cannot be resumed from it.
+    # A run's file stores this name, and the run can only be resumed with losses of the same name.
     losses.__qualname__ = f"losses_for.{forward.__name__}.{measure.__name__}"
     return losses
 
@@ -129,10 +125,10 @@ def _labels(batch: _Batch) -> Tensor:
 
 
 def _fitted(logits: Tensor, labels: Tensor, measure: _Measure) -> Tensor:
-    # Return the labels of a batch in the form that `measure` takes. For `_squared`, which compares numbers, these are
-    # the labels as they are, in the shape of the logits. For the other measures they are classes, as int64, in the
-    # shape of the logits without the last axis. Labels may have the shape (batch,) for (batch, 1), and the reverse.
-    # Raises ValueError for another shape, and for classes that are no integers.
+    # Returns the labels in the form that `measure` takes: for `_squared` as they are, in the shape of the logits; for
+    # the other measures as int64 classes, in the shape of the logits without the last axis. Labels of shape (batch,)
+    # are taken for (batch, 1), and the reverse. Raises ValueError for another shape, and for classes that are no
+    # integers.
     shape = tuple(logits.shape)
     wanted = shape if measure is _squared else shape[:-1]
     given = labels.reshape(wanted) if {labels.shape, wanted} == {shape[:1], (*shape[:1], 1)} else labels
@@ -163,14 +159,14 @@ def _logits(module: nn.Module, batch: _Batch) -> Tensor:
 
 
 def _same(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
-    # Return the logits and labels of a model whose logits at a position are for the label at the same position, or of
-    # one with a single label for each record.
+    # Returns logits and labels of a model whose logits predict the label at their own position, or of a model with one
+    # label for each record.
     labels = _labels(batch)
     return _logits(module, batch), labels
 
 
 def _masked(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
-    # If possible the model computes logits at the labelled positions alone
+    # Returns logits and labels of a masked language model, if possible at the labelled positions alone
     labels, outputs = _labels(batch), _bare(module).get_output_embeddings()  # type: ignore[operator]
     places = _places(module, labels != IGNORED) if labels.dim() == 2 and isinstance(outputs, nn.Linear) else None
     if places is None:
@@ -187,14 +183,14 @@ def _masked(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
 
 
 def _next_token(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
-    # Each token's logits are for the next token, whose label is returned for it. If possible the model computes logits
-    # only where that label counts.
+    # Returns logits of a causal language model, and for each the label of the next token, which they predict. If the
+    # model allows it, logits are computed only where this label is not -100.
     labels = _labels(batch)
     if labels.dim() != 2:
         raise ValueError(
             f"labels must be of shape (records, tokens) for a causal language model; got {tuple(labels.shape)}"
         )
-    # The labels are moved by one place, and not the logits, since a slice of the logits would be copied.
+    # The labels are shifted instead of the logits, since a slice of the logits would be copied.
     labels = functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
     places = _needed(module, labels != IGNORED)
     if places is None:
@@ -214,13 +210,13 @@ def _needed(module: nn.Module, known: Tensor) -> Tensor | None:
 
 
 def _places(module: nn.Module, known: Tensor) -> Tensor | None:
-    # The positions at which a language model must compute logits, shape (records, most labels of a record): for each
-    # record those with a label, where `known`, shape (records, positions), is true, then some without. None, if no
-    # position can be left out. It saves time, as the logits of a large vocabulary can take longer than all layers.
-    # How many positions there are depends on the batch, and a step that a GPU replays has fixed shapes.
+    # Returns the positions at which a language model must compute logits, shape (records, most labels of a record): for
+    # each record first the labelled ones, where `known`, shape (records, positions), is true, then some others. Returns
+    # None, for all positions, if none can be left out, and on a GPU, where replayed CUDA graphs need fixed shapes. With
+    # a large vocabulary, logits can take longer than all layers.
     if known.is_cuda:
         return None
-    # Virtual tokens of a prompt that is learnt (peft) come before the record's own, whose positions they move.
+    # With prompt tuning (peft), virtual tokens come before the record's own tokens and shift their positions.
     adapted: Any = module
     if _bare(module) is not module and getattr(adapted.active_peft_config, "is_prompt_learning", False):
         return None
@@ -231,8 +227,8 @@ def _places(module: nn.Module, known: Tensor) -> Tensor | None:
 
 
 def _decoded(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
-    # Return the logits and labels of an encoder-decoder model, whose decoder is given the labels moved by one place if
-    # the batch has no `decoder_input_ids`.
+    # Returns logits and labels of an encoder-decoder model. Its decoder gets the labels shifted by one position if the
+    # batch has no `decoder_input_ids`.
     labels = _labels(batch)
     shifted: Any = module.prepare_decoder_input_ids_from_labels
     inputs = {"decoder_input_ids": shifted(labels=labels), **batch} if "decoder_input_ids" not in batch else batch
@@ -240,7 +236,7 @@ def _decoded(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    # NaN for a record with a label that is neither -100 nor in [0, classes)
+    # Returns mean cross-entropies; NaN for a record with a label that is neither -100 nor in [0, classes)
     wrong = (labels != IGNORED) & ((labels < 0) | (labels >= logits.shape[-1]))
     known = labels.masked_fill(wrong, IGNORED)
     lost = functional.cross_entropy(logits.flatten(0, -2), known.flatten(), reduction="none", ignore_index=IGNORED)
@@ -252,15 +248,15 @@ def _wrong(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _chance_wrong(logits: Tensor, labels: Tensor) -> Tensor:
-    # The mean of 1 - p, where p is the softmax probability of the label's class, or 0 if there is no such class
+    # Returns means of 1 - p, where p is the softmax probability of the label, or 0 if the label is no class
     known = (labels >= 0) & (labels < logits.shape[-1])
     right = logits.softmax(-1).gather(-1, labels.where(known, 0)[..., None]).squeeze(-1)
     return _over_places(1 - right * known, labels)
 
 
 def _over_places(values: Tensor, labels: Tensor) -> Tensor:
-    # Each record's mean over its labels that are not -100; 0 if all are -100. Labels have the shape (batch,) or (batch,
-    # positions), and there is a value for each.
+    # Returns each record's mean of `values` where its labels are not -100; 0 if all are. `values` and `labels` have
+    # shape (batch,) or (batch, positions).
     places = (labels != IGNORED).float().flatten(1) if labels.dim() > 1 else (labels != IGNORED).float()[:, None]
     return (values.view_as(places) * places).sum(1) / places.sum(1).clamp(min=1)
 
@@ -270,25 +266,26 @@ def _squared(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def preference_losses(beta: float = 0.1) -> Losses:
-    """Return the losses of direct preference optimisation (arXiv 2305.18290), one for each pair of answers.
+    """Return the loss function of direct preference optimisation (DPO, arXiv 2305.18290), one loss for each pair of
+    answers.
 
-    A record is a prompt with a chosen and a rejected answer. Its loss is log(1 + e^(beta (r - c))), where c is the
-    model's log-probability of the chosen answer minus the reference model's, and r is the same for the rejected answer.
-
-    A batch is what TRL's `DataCollatorForPreference` gives: input_ids, attention_mask and completion_mask of shape
-    (2 pairs, tokens), first all chosen answers after their prompts, then all rejected answers. completion_mask is 1 for
-    the tokens of an answer and 0 for the others. ref_chosen_logps and ref_rejected_logps, of shape (pairs,), are the
-    reference model's log-probabilities of the answers.
+    A record is a prompt with a chosen and a rejected answer. Its loss is log(1 + exp(beta (r - c))), where c is the
+    log-probability of the chosen answer by the model minus that by a reference model, and r is this difference for the
+    rejected answer.
 
     Args:
-        beta: a number > 0; the larger it is, the closer the model stays to the reference model.
+        beta: a number > 0. A larger one keeps the model closer to the reference model.
 
     Returns:
-        A function (module, batch) -> losses of shape (pairs,).
+        A function (module, batch) -> losses of shape (pairs,). The batch is as TRL's `DataCollatorForPreference` makes
+        it: `input_ids`, `attention_mask` and `completion_mask` have shape (2 pairs, tokens), with the chosen answers of
+        all pairs before the rejected ones, each after its prompt. `completion_mask` is 1 at tokens of an answer, else
+        0. `ref_chosen_logps` and `ref_rejected_logps`, of shape (pairs,), are the reference model's log-probabilities
+        of the answers.
 
     Raises:
-        ValueError: beta is no positive number. The function that is returned raises it for a batch without the
-            reference model's log-probabilities, and for an adapter with virtual tokens.
+        ValueError: beta is not a positive number. The returned function raises ValueError for a batch without the
+            reference model's log-probabilities, and for a model with virtual tokens (prompt tuning).
     """
     beta = check.real("beta", beta, above=0)
 
@@ -306,9 +303,9 @@ def preference_losses(beta: float = 0.1) -> Losses:
 
 
 def _log_probabilities(module: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-    # The log-probability of each answer given its prompt, shape (answers,). Each row of input_ids, shape (answers,
-    # tokens), is a prompt and its answer, whose tokens completion_mask marks by 1. Raises ValueError if the model gives
-    # logits of another shape, as it does with an adapter that has virtual tokens (peft's prompt tuning).
+    # Returns the log-probability of each answer given its prompt, shape (answers,). Each row of input_ids, shape
+    # (answers, tokens), is a prompt and its answer, whose tokens have 1 in completion_mask. Raises ValueError if the
+    # logits have another shape, as with virtual tokens (prompt tuning of peft).
     ids = batch["input_ids"]
     following, answered = (functional.pad(batch[name][:, 1:], (0, 1)) for name in ("input_ids", "completion_mask"))
     places, fewer = _needed(module, answered != 0), {}

@@ -1,18 +1,15 @@
-"""Users as records: all that a user has in a data set is one record, and privacy is for the user.
+"""Makes each user's entries of a data set one record, so that the privacy of a run is for users.
 
     data = by_user(texts, "speaker", at_most=8)
-    run = make_private_with_epsilon(model, losses, data, collate=collate, ...)   # with losses and collate of texts
+    run = make_private_with_epsilon(model, losses, data, collate=collate, ...)
 
-The record of a user is the list of the user's entries ("texts"), and its loss is the mean of their losses. So n is the
-number of users, a user's difference is clipped, and all guarantees of a run hold for users in the place of records: two
-data sets are neighbours if they differ in all texts of one user.
+Here `losses` and `collate` are the functions for single entries, which are called texts. The loss of a user is the mean
+loss of the user's texts. So n is the number of users, a user's difference is clipped, and neighbouring data sets differ
+in all texts of one user.
 
-With `at_most` each step evaluates at most so many texts of a user. They are drawn anew for each release, without
-replacement, from the secret key in the run's folder, so that a resumed run and all points of a step have the same ones.
-The draw for one user does not depend on other users. It adds no privacy and costs none.
-
-A user is evaluated without another user's texts, in parts of `micro_batch` texts. So a user's loss depends on no other
-user to the last bit, and memory does not grow with the number of texts. Data sets are read and nothing is written.
+If `at_most` is given, each step draws at most that many texts of a user, without replacement, with a seed that follows
+from the run's secret key, the step and the user's index. The draw does not amplify privacy. Each user is evaluated
+separately, at most `micro_batch` texts at a time.
 """
 
 import math
@@ -33,15 +30,15 @@ _Key = str | Callable[[Any], object] | Sequence[object]
 
 
 class ByUser:
-    """A map-style data set whose record i is a list of texts of user i, at most `at_most`; `by_user` makes it.
+    """A map-style data set whose record i is a list of the texts of user i, as `by_user` returns it.
 
-    Of a user with more, data[i] is always the same draw. A run calls `drawn` instead, with a seed for each release that
-    follows from the secret key in the run's folder.
+    If the user has more than `at_most` texts, data[i] is a fixed random choice of them. A run calls `drawn` instead,
+    with another seed in each step.
 
     Args:
-        texts: the data set of texts.
+        texts: a map-style data set of texts, the entries that users own.
         places: for each user, the indices in `texts` of the user's texts.
-        at_most: the largest number of a user's texts in a step, an integer >= 1. None takes all.
+        at_most: the largest number of texts in a record, an integer >= 1; None takes all of a user's texts.
     """
 
     def __init__(self, texts: Data, places: Sequence[Sequence[int]], at_most: int | None) -> None:
@@ -54,10 +51,10 @@ class ByUser:
         return self.drawn(index, index)
 
     def drawn(self, index: int, seed: int) -> list[Any]:
-        """Return the texts of the user with the number `index`, from 0.
+        """Return texts of the user with the given index, from 0: all, or `at_most` drawn without replacement if there
+        are more.
 
-        If there are more than `at_most`, so many of them are drawn without replacement, from `seed`, an integer in [0,
-        2^64).
+        The draw is determined by `seed`, an integer in [0, 2^64).
         """
         places = self._places[index]
         if self.at_most is not None and len(places) > self.at_most:
@@ -65,21 +62,26 @@ class ByUser:
         return read(self.texts, places, seed.to_bytes(8, "little"))
 
     def over(self, texts: Data) -> "ByUser":
-        """Return a data set of the same users whose texts are read from `texts`, which has the same texts in the same
-        order in another form, for example with fewer columns."""
+        """Return a data set of the same users and with the same `at_most`, whose texts are read from another data set
+        `texts`.
+
+        `texts` must have the same entries in the same order, but may have them in another form, such as with fewer
+        columns.
+        """
         return ByUser(texts, self._places, self.at_most)
 
     @property
     def unit(self) -> str:
-        """A text that says what one record is, which the run's file keeps."""
+        """A string for the run's file that says what a record is, such as "user: mean of the losses of all
+        texts"."""
         most = "all texts" if self.at_most is None else f"at most {self.at_most} texts a step"
         return f"user: mean of the losses of {most}"
 
     def collate(self, collate: Collate, texts_at_once: int) -> Collate:
-        """Return a function from a list of users' records to their batch, a list of parts for each user.
+        """Return a function from a list of records, each a list of one user's texts, to a batch that `losses` takes.
 
-        A part is a pair (number of texts, their batch), with at most `texts_at_once` texts. `collate` makes the batch
-        of a list of texts; it stands for torch's default_collate if None.
+        The batch has a list for each user, of pairs (number of texts, their batch). Each pair holds at most
+        `texts_at_once` texts, from which `collate`, or torch's default_collate if it is None, makes their batch.
         """
         join = default_collate if collate is None else collate
 
@@ -90,7 +92,8 @@ class ByUser:
         return lambda users: [parts(texts) for texts in users]
 
     def losses(self, losses: Losses) -> Losses:
-        """Return the loss function of users, for batches that `collate` made: the mean loss of each user's texts.
+        """Return a loss function that gives each user the mean loss of the user's texts, for batches from the method
+        `collate`.
 
         `losses` is a function (module, batch of texts) -> one loss for each text.
         """
@@ -106,18 +109,18 @@ class ByUser:
 
 
 def by_user(texts: Data, key: _Key, *, at_most: int | None = None) -> ByUser:
-    """Make one record of all texts of each user, so that a run's privacy is for users.
+    """Make all entries of each user in a data set one record, so that the privacy of a run is for users.
 
     Args:
-        texts: a map-style data set. An entry ("text") is what `losses` and `collate` take, and has one owner.
-        key: whose a text is: the name of the column that has its owner, a function from an entry to its owner, or a
-            sequence of the owners of all entries. An owner is a text, a number or another hashable value. A named
-            column is left out of the records. A text with several owners is refused: it would be read in the steps of
-            each of them.
-        at_most: the largest number of a user's texts in a step, drawn anew in each, an integer >= 1; None for all.
+        texts: a map-style data set. Each entry, called a text, has one owner, and is in the form that the run's
+            `losses` and `collate` take.
+        key: who owns each text: the name of a column, which is then removed from the texts; a function from a text to
+            its owner; or a sequence of the owners of all texts. An owner is a string, a number or other hashable value.
+        at_most: the largest number of a user's texts in one step, an integer >= 1, drawn anew in each step; None for
+            all.
 
     Returns:
-        The data set of users, in the order in which they first appear. Its length n is the number of users.
+        A data set with one record for each user, in the order in which users first appear.
 
     Raises:
         ValueError: an argument is outside its range, or a text has no owner or several.
@@ -134,7 +137,7 @@ def by_user(texts: Data, key: _Key, *, at_most: int | None = None) -> ByUser:
     return ByUser(texts, list(places.values()), most)
 
 
-# The data set of mappings without one of their entries
+# A data set of mappings with one of their columns left out
 class _Without:
     def __init__(self, data: Data, column: str) -> None:
         self._data, self._column = data, column
@@ -164,7 +167,7 @@ def _all(texts: Data) -> Iterator[Any]:
 
 
 def _owner(owner: Any, number: int) -> Hashable:
-    # Equal owners must have equal hashes, so that a number in an array or a tensor becomes one of Python.
+    # Equal owners must have equal hashes, so a number in an array or a tensor is converted to a Python number.
     if isinstance(owner, Tensor) or type(owner).__module__ == "numpy":
         owner = owner.item() if owner.ndim == 0 else owner.tolist()
     if isinstance(owner, list | tuple | set | frozenset | Mapping):
