@@ -1,12 +1,8 @@
-"""Losses that an engine evaluates: a server that holds the model and is sent the trained weights at every point.
+"""Serving engines: servers that hold a frozen language model and return the losses of records at given trained weights.
 
-A run with an `Engine` has no loss function. Its module gives the trained parameters alone, such as the LoRA factors of
-peft; the frozen parameters may be on the meta device. Everything on which privacy rests stays in the run's process: it
-pays, draws the secret batch, clips, adds noise, records what is released, and moves the weights. The engine is sent
-weights and records, and returns losses.
-
-Before a run begins, `losses.isolation` compares an engine's losses as it compares those of a function: of a record
-again, beside others, and alone. `engines.probe` also compares an engine of a language model with the model itself.
+A run with an `Engine` calls it instead of a loss function, and sends it records and trained parameters, such as LoRA
+factors of peft. The frozen parameters of the run's own module may be on the meta device. The run's process alone draws
+the secret batch, clips, adds noise, keeps account of the privacy budget and changes the weights.
 """
 
 from abc import ABC, abstractmethod
@@ -20,28 +16,27 @@ from torch import Tensor, nn
 from dpzero_theory.check import Array
 
 Adapter = Mapping[str, Tensor]
-"""The trained parameters at one point, by their names in the run's module."""
+"""The values of the trained parameters, as a mapping from their names in the run's module to tensors."""
 
 
 class EngineError(BaseException):
-    """Raised if an engine cannot evaluate losses any more, whatever the records are.
+    """Raised if an engine can no longer evaluate the losses of any record.
 
-    It is no Exception: a run counts a record whose loss raises an Exception as 0, and would go on spending its budget.
+    It is not an Exception, since a run counts a record whose loss raises an Exception as 0, and would go on with zeros.
     """
 
 
 class Engine(ABC):
-    """A server of a model, which evaluates the losses of a run (`engine=` of `make_private` and `DPZeroTrainer`).
+    """A server that evaluates the losses of a run, passed as `engine` to `make_private` or `DPZeroTrainer`.
 
     Attributes:
-        name: the engine, its version, the model and the number type. It is written into the run's file, and a run can
-            only be resumed with an engine of the same name.
-        rounding: the distance from 1 to the next number of the coarsest number type that the engine computes with, such
-            as 2^-23 for float32.
-        invariant: whether a record's loss has the same bits whatever other records are evaluated with it. The run's
-            file then says that no record's loss depends on another record, to the last bit (isolation "exact").
-        longest: the largest number of tokens of a record, if `engines.probe` is to compare the engine with the run's
-            module, a causal language model of transformers; 0 if it is not.
+        name: a string with the engine, its version, the model and the number type. The run's file stores it, and a run
+            can only be resumed with an engine of the same name.
+        rounding: the unit roundoff of the coarsest number type in which the engine computes, such as 2^-23 for float32.
+        invariant: whether no bit of a record's loss depends on the other records that are evaluated with it. If True,
+            the run's file says that records are isolated exactly.
+        longest: the largest number of tokens of a record. If it is above 0, `engines.probe` compares the engine with
+            the run's module, a causal language model of transformers, before a run. 0 if they are not to be compared.
     """
 
     name: str
@@ -51,14 +46,15 @@ class Engine(ABC):
 
     @abstractmethod
     def scores(self, adapters: Sequence[Adapter], records: Sequence[Any]) -> Array:
-        """Return the losses of records at several points, float64 of shape (points, records).
+        """Return the losses of records for several values of the trained parameters, as float64 of shape (adapters,
+        records).
 
-        The loss of a record that the engine cannot evaluate, such as one that is too long, is NaN, which a run counts
-        as 0.
+        The loss is NaN for a record that the engine cannot evaluate, such as one that is too long. A run counts NaN as
+        0.
 
         Args:
-            adapters: for each point, which is a value of the trained weights, a mapping from the names of the run's
-                module's trainable parameters to tensors with their values there.
+            adapters: for each set of trained parameters, a mapping from their names in the run's module to their
+                values.
             records: the records, as the run's data set returns them.
 
         Raises:
@@ -66,27 +62,29 @@ class Engine(ABC):
         """
 
     def parts(self) -> "Sequence[Engine]":
-        """Return the engines among which `scores` divides records; by default this engine alone."""
+        """Return the engines among which this one divides the records, which are tested one by one; by default
+        itself."""
         return [self]
 
     def __call__(self, module: nn.Module, batch: Sequence[Any]) -> Tensor:
-        """Return the losses of a batch with the trainable parameters of `module`, float64 of shape (batch,)."""
+        """Return the losses of a batch of records at the trained parameters of `module`, float64 of shape (batch,)."""
         return torch.from_numpy(self.scores([trained(module)], batch)[0])
 
 
 def trained(module: nn.Module) -> dict[str, Tensor]:
-    """Return copies of the trainable parameters of a module, by name, with the values that its forward reads: inside
-    the context manager `Weights.shifted` these are the shifted ones."""
+    """Return copies of a module's trainable parameters, by name, with the values that its forward uses (inside the
+    context manager `Weights.shifted`, the shifted ones)."""
     return {name: p.clone().detach() for name, p in module.named_parameters() if p.requires_grad}
 
 
 class TorchEngine(Engine):
-    """An engine that evaluates a loss function with a torch module of its own, one point after the other.
+    """An engine that evaluates a loss function with a torch module in this process, for one set of trained parameters
+    at a time.
 
     Args:
-        module: a module whose trainable parameters have the names that they have in the run's module. It is put into
-            eval mode.
-        losses: a function (module, batch) -> a tensor of shape (batch,), whose entry i is the loss of record i.
+        module: a module with the whole model, whose trained parameters have the names that they have in the run's
+            module. It is put into eval mode, and `scores` overwrites these parameters.
+        losses: a function (module, batch) -> losses of shape (batch,), one for each record of the batch.
         collate: a function from a list of records to the batch that `losses` takes.
     """
 

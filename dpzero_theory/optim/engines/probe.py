@@ -1,8 +1,7 @@
-"""Compares an engine with the model that it should serve, before a run begins, on random tokens.
+"""Compares a serving engine with the model that it should serve, on random tokens, before a run begins.
 
-Random tokens tell nothing of the private records. Faults that were seen in servers, and that no record of a run shows:
-an adapter on a layer that the server ignores without a word, weights of another model, values cached for an earlier
-adapter, and losses that depend on the batch.
+Servers have been seen to ignore adapters on some layers, to hold other weights, to reuse values that were cached for an
+earlier adapter, and to return losses that depend on the batch.
 """
 
 import math
@@ -20,33 +19,32 @@ from dpzero_theory.optim.engines.engine import Adapter, Engine
 from dpzero_theory.optim.engines.texts import IGNORED, base_of, losses_of_records
 
 _RECORDS, _TOKENS = 32, (8, 24)
-"""How many records the probe makes, and the fewest and most tokens of a record, but for the last two records."""
+"""The number of random records, and the fewest and the most tokens of a record, except for the last two records."""
 _LONG = 160
-"""The tokens of the last two records: more than a block of a server's cache of prefixes has (16 to 128 tokens)."""
+"""The number of tokens of the last two records, more than a block of a server's prefix cache holds (16 to 128)."""
 _SIZE = 0.5
-"""The size of the entries of B A x in the probe, times the rank of the LoRA factors A and B, if those of x have size 1:
-so large that the losses of an engine which ignores the factors differ by far more than rounding."""
+"""The random LoRA factors A and B have sizes for which the entries of B A x are about this number over their rank in
+size, if the entries of x are about 1. Losses then differ from those without factors by far more than rounding."""
 _AT_ONCE = 8
-"""How many adapters with one pair of factors are evaluated in one call."""
+"""The number of adapters, each with the LoRA factors of one layer only, that are evaluated in one call."""
 
 
 def probe(engine: Engine, module: nn.Module, adapter: Adapter) -> None:
-    """Compare the losses of an engine with those of the model that it should serve, on random tokens.
+    """Compare the losses of an engine with those of the model that it should serve, on 32 records of random tokens.
 
-    Both evaluate 32 records with three adapters: one of zeros, one of random numbers, and that one with the opposite
-    sign of all products of LoRA factors. Then the factors of each layer are used alone, and must change a loss. Finally
-    the engine evaluates the records in another order, and two of them alone. Losses may differ by rounding, but those
-    of an `invariant` engine must not change at all with the order or the batch.
+    Three adapters are compared: one of zeros, one of random numbers, and the random one with the opposite sign of each
+    product of LoRA factors. Then the LoRA factors of one layer at a time are used alone, and each must change a loss.
+    Finally the engine evaluates the records in reverse order, and two of them alone. Losses may differ by rounding;
+    those of an engine with `invariant` must not change at all with the order or the batch.
 
     Args:
-        engine: the engine, of which each of several `Engine.parts` is compared. If its attribute `longest`, the largest
-            number of tokens of a record, is 0, its maker wants no comparison, and there is none.
-        module: the run's module, a causal language model of transformers with LoRA factors of peft. If its weights are
-            on the meta device, the model that it was made from is loaded again.
-        adapter: the module's trained parameters, for their names and shapes.
+        engine: the engine. Each of `engine.parts()` is tested. Nothing is done if `engine.longest` is 0.
+        module: the run's module, a causal language model of transformers with LoRA factors of peft. If it has weights
+            on the meta device, the model is loaded again from the folder or hub name that it came from.
+        adapter: the trained parameters of the module by name. Only their names and shapes matter.
 
     Raises:
-        ValueError: losses differ, or a pair of factors changes none. The message names the first fault.
+        ValueError: losses differ, or the LoRA factors of a layer change none. The message names the first fault.
     """
     if not engine.longest:
         return
@@ -87,14 +85,14 @@ def probe(engine: Engine, module: nn.Module, adapter: Adapter) -> None:
 def rounding(eps: float, *losses: Array) -> float:
     """Return the largest change of a loss that is taken for rounding: eps^(2/3) (largest finite |loss| + 0.1).
 
-    eps is the coarsest relative rounding of the operations that computed the arrays `losses`. 0.1 is added because
-    rounding errors of a loss's terms can be large where the loss is tiny.
+    `eps` is the unit roundoff of the coarsest operation that computed the arrays `losses`. 0.1 allows for losses near 0
+    that are sums of larger terms.
     """
     return float(eps ** (2 / 3)) * (largest(*losses) + 0.1)
 
 
 def largest(*losses: Array) -> float:
-    """Return the largest magnitude of the finite values of all the arrays; 0 if there are none."""
+    """Return the largest absolute value of the finite entries of all arrays; 0 if there are none."""
     return max(float(np.abs(each[np.isfinite(each)]).max(initial=0.0)) for each in losses)
 
 
@@ -107,9 +105,9 @@ def _compare(
     *,
     signs: bool = False,
 ) -> None:
-    """Raise ValueError unless an engine has the losses `wanted`, shape (3, records), up to an absolute difference
-    `allowed`, with three adapters: `points[0]` is zero, `points[1]` random, and `points[2]` the same with the opposite
-    sign of the products of its factors. With `signs` only the last two are compared, else only the first."""
+    # Raises ValueError unless the engine's losses are `wanted`, shape (3 adapters, records), up to a difference
+    # `allowed`. `points` has an adapter of zeros, a random one, and that with the opposite sign of all products of
+    # factors. With `signs` the last two are compared, else the first.
     here = slice(1, None) if signs else slice(0, 1)
     gap = _gap(engine.scores(points[here], records), wanted[here])
     if not gap <= allowed:
@@ -131,7 +129,7 @@ def _require_own(engine: Engine, adapter: Adapter, records: Sequence[Any], allow
 
 
 def _loaded(module: nn.Module) -> nn.Module:
-    # The module's own frozen weights are on the meta device, so they are loaded again, in float32 on the CPU.
+    # Loads the model of a module with weights on the meta device again, in float32 on the CPU
     from peft import get_peft_model
     from transformers import AutoModelForCausalLM
 
@@ -142,7 +140,7 @@ def _loaded(module: nn.Module) -> nn.Module:
 
 
 def _reference(module: nn.Module) -> Callable[[Sequence[Adapter], Sequence[Any]], Array]:
-    # The losses that the module itself computes for the records with each adapter, shape (adapters, records)
+    # Returns a function (adapters, records) -> the module's losses with each adapter, shape (adapters, records)
     def losses(adapters: Sequence[Adapter], records: Sequence[Any]) -> Array:
         modes = {part: part.training for part in module.modules()}
         module.eval()
@@ -167,9 +165,9 @@ def _record(ids: list[int]) -> dict[str, Any]:
 
 
 def _random_factor(name: str, value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    # If the entries of a layer's input x are independent and about 1 in size, so are those of A x, with the factor A of
-    # shape (rank, inputs), and those of B A x are about _SIZE/rank, with the factor B of shape (outputs, rank). Nothing
-    # rests on the division by the rank: any size serves that shows in a loss.
+    # Returns a random factor in place of `value`. If the entries of a layer's input x are about 1 in size, those of A x
+    # are too, for the factor A of shape (rank, inputs), and those of B A x are about _SIZE/rank, for the factor B of
+    # shape (outputs, rank). Any size that shows in a loss would do.
     size = (1.0 if "lora_A" in name else _SIZE / value.shape[-1]) / math.sqrt(value.shape[-1])
     return (size * torch.randn(value.shape, generator=generator, dtype=torch.float32)).to(value)
 

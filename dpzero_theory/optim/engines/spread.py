@@ -1,8 +1,7 @@
-"""Several engines as one: each evaluates some records of a batch, in a process of its own.
+"""Several equal engines used as one: each evaluates a share of the records, in a process of its own.
 
-The processes get records and trained parameters and return losses; the model's frozen weights are never sent. If an
-engine dies, it is started again, and its records are evaluated once more. A run waits for it: a step pays for what it
-releases once, and releases it once, when all losses are there.
+The processes are sent records and trained parameters, and return losses. An engine that dies is started again, and
+evaluates its records once more. Privacy is not affected: a step releases nothing before all losses are there.
 """
 
 import os
@@ -20,27 +19,25 @@ from dpzero_theory.check import Array, choice, integer
 from dpzero_theory.optim.engines.engine import Adapter, Engine, EngineError
 
 _MOST_DEATHS = 3
-"""How often an engine may die at the same work before the run ends."""
+"""How many times in a row an engine may die while it evaluates the same records before `EngineError` is raised."""
 _HELD: list[Engine] = []
-"""In a process that was started for an engine, the engine, once it is made; else empty."""
+"""In a process that `SpreadEngine` has started: a list with the process's engine, once it is made. Empty elsewhere."""
 
 
 class SpreadEngine(Engine):
-    """Several equal engines as one, which divides the records of a batch among them.
-
-    Each engine has a process of its own, on this machine or, under Ray, on several.
+    """Several equal engines used as one, each in a process of its own, which share the records of a batch.
 
     Args:
-        make: a function without arguments that makes an engine. It is called in each process, and in the process that
-            replaces one that dies. It must be a function that pickle can send to a process.
-        count: how many engines, an integer >= 1.
-        under: "processes" of this machine; or "ray" (the `ray` extra), actors of the cluster to which the caller has
-            connected by `ray.init`, and otherwise of this machine.
-        resources: under "ray" the options of each actor, such as {"num_gpus": 1}, or None for Ray's defaults; under
-            "processes" it has no effect.
+        make: a function without arguments that returns an engine. It is called in each process, and again in a process
+            that replaces a dead one. It must be possible to pickle it.
+        count: the number of engines, an integer >= 1.
+        under: "processes" for processes on this machine; "ray" (the `ray` extra) for actors of the Ray cluster to which
+            `ray.init` has connected, or on this machine if it was not called.
+        resources: for "ray", the options of each actor, such as {"num_gpus": 1}, or None for Ray's defaults; else
+            unused.
 
     Raises:
-        ValueError: an argument outside its range, engines whose attributes (`Engine`) differ, or Ray is not installed.
+        ValueError: an argument is outside its range, the engines have different attributes, or Ray is not installed.
         EngineError: an engine cannot be started.
         Exception: what `make` raises.
     """
@@ -69,7 +66,7 @@ class SpreadEngine(Engine):
         return [_Part(self, number) for number in range(len(self._workers))]
 
     def processes(self) -> list[int]:
-        """Return the process id of each engine on the machine that it runs on."""
+        """Return the process id of each engine, on the machine on which the engine runs."""
         return self._each([(_process,)] * len(self._workers))
 
     def close(self) -> None:
@@ -77,12 +74,9 @@ class SpreadEngine(Engine):
             worker.stop()
 
     def _each(self, work: Sequence[tuple[Any, ...]], first: int = 0) -> list[Any]:
-        """Let workers, from the one with the number `first` on, work side by side, and return their results in order.
-
-        Entry i of `work` is a tuple (function, *arguments), and result i is function(engine, *arguments), computed by
-        worker first + i in its process. The work of a worker that dies is given to the one that is started in its
-        place. Raises EngineError if three workers, one after the other, die of the same work.
-        """
+        # Entry i of `work` is a tuple (function, *arguments). Returns a list of function(engine, *arguments), computed
+        # side by side, entry i by worker first + i. A new worker takes over the work of one that dies. Raises
+        # EngineError if three workers in a row die of the same work.
         workers = self._workers[first : first + len(work)]
         pending = [worker.submit(*each) for worker, each in zip(workers, work, strict=True)]
         found = []
@@ -100,7 +94,7 @@ class SpreadEngine(Engine):
         return found
 
 
-# One of the engines of which a `SpreadEngine` consists: that of the worker with this number, from 0
+# One of the engines of a `SpreadEngine`: that of the worker with the index `number`
 class _Part(Engine):
     def __init__(self, whole: SpreadEngine, number: int) -> None:
         self._whole, self._number = whole, number
@@ -114,7 +108,8 @@ class _Part(Engine):
 
 
 def _sent(adapters: Sequence[Adapter]) -> list[dict[str, Any]]:
-    # Sent as arrays of float32 or wider: of a tensor torch would send a handle of memory that ends with this process.
+    # Sent as arrays, since torch would send a tensor as a handle of memory that ends with this process. Numpy has no
+    # bfloat16, so arrays are float32 or wider.
     return [
         {name: p.to(torch.promote_types(p.dtype, torch.float32)).numpy(force=True) for name, p in adapter.items()}
         for adapter in adapters
@@ -134,9 +129,9 @@ def _about(engine: Engine) -> tuple[str, float, bool, int]:
     return engine.name, engine.rounding, engine.invariant, engine.longest
 
 
-# A worker in a process of this machine, in which `make` makes the engine when the first work comes. `submit` returns
-# the future result of work(engine, *arguments); work ends with an exception in `died` if the process has died, or its
-# engine can do no more.
+# A worker: a process of this machine, in which make() makes an engine when the first work comes. `submit` returns a
+# future with the result of work(engine, *arguments). The future raises an exception of the types `died` if the process
+# has died or its engine can evaluate nothing more.
 class _Process:
     died = (BrokenProcessPool, EngineError)
 
@@ -162,13 +157,13 @@ class _Process:
 
 
 def _with_held(make: bytes, work: Callable[..., Any], *arguments: Any) -> Any:
-    # The engine of this process is made by `make`, a pickled function, when the first work comes
+    # Makes the engine of this process by `make`, a pickled function, when the first work comes
     if not _HELD:
         _HELD.append(pickle.loads(make)())
     return work(_HELD[0], *arguments)
 
 
-# A worker with the methods of `_Process`, in an actor of Ray with the options `resources`
+# A worker as `_Process`, but in an actor of Ray with the options `resources`
 class _Actor:
     def __init__(self, make: Callable[[], Engine], resources: dict[str, Any]) -> None:
         try:
@@ -202,4 +197,4 @@ class _Holder:
         try:
             return _with_held(make, work, *arguments)
         except EngineError:
-            os._exit(1)  # Ray hands over exceptions of class Exception alone, so the actor dies
+            os._exit(1)  # Ray cannot return an EngineError, which is no Exception, so the actor ends

@@ -1,13 +1,13 @@
-"""Records of tokens, their losses, and models with adapters, for engines that serve a causal language model.
+"""Records of tokens and their losses, for engines that serve a causal language model; and models with LoRA adapters.
 
-A record is a mapping, and its tokens are numbers in the model's vocabulary:
+A record is a mapping of one of two forms. Tokens are indices of the model's vocabulary.
 
-    {"input_ids": [...], "labels": [...]}     the loss is the mean of -log p over the tokens whose label is not -100, as
-                                              with `task_losses.losses_for`. The other labels repeat input_ids
+    {"input_ids": [...], "labels": [...]}     the loss is the mean of -log p over tokens whose label is not -100; all
+                                              other labels are equal to input_ids
     {"options": [RECORD, ...], "right": k}    the loss is the cross-entropy of option k, where the logit of an option is
                                               the sum of log p over its labelled tokens
 
-Tokens at which `attention_mask` is 0 are left out, so that it does not matter on which side a tokenizer pads.
+Tokens whose `attention_mask` is 0 are left out, so padding may be on either side.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,25 +25,27 @@ IGNORED = -100
 
 
 class Text(NamedTuple):
-    """Tokens without padding, `ids`, and the indices in it of those whose log-probabilities count, `counted`. Index 0
-    is never among these, since no token comes before it."""
+    """A sequence of tokens, whose log-probabilities are needed at some places.
+
+    Attributes:
+        ids: the tokens, as indices of the vocabulary, without padding.
+        counted: the indices in `ids` of the tokens whose log-probabilities count in a loss, never 0.
+    """
 
     ids: list[int]
     counted: list[int]
 
 
 def texts_of(record: Mapping[str, Any]) -> list[Text]:
-    """Return the texts of a record, of which an engine scores tokens: for each `ids`, the tokens, and `counted`, the
-    indices in them of those that count in the loss.
+    """Return the token sequences of a record: one, or for a multiple-choice record one for each option.
 
     Args:
-        record: a mapping with lists of integers `input_ids`, `labels` and, optionally, `attention_mask`, which is one
-            text; or a mapping with `options`, a list of such mappings, each of which is one text. Tokens whose mask is
-            0 are left out first. A label of -100 says that its token does not count; nor does the first token left,
-            whatever its label, as it follows no other.
+        record: a mapping with lists of integers `input_ids`, `labels` and, optionally, `attention_mask`; or a mapping
+            with `options`, a list of such mappings. Tokens whose mask is 0 are left out. A token counts in the loss if
+            its label is not -100 and it is not the first that is left.
 
     Raises:
-        ValueError: a text has no labels, or a label that is neither the token at its place nor -100.
+        ValueError: there are no labels, or a label is neither -100 nor the token at its position.
     """
     return [_text(option) for option in record["options"]] if "options" in record else [_text(record)]
 
@@ -63,11 +65,11 @@ def _text(record: Mapping[str, Any]) -> Text:
 
 
 def loss_of(record: Mapping[str, Any], logs: Sequence[Array]) -> float:
-    """Return a record's loss: the mean of -log p over its counted tokens (those labelled, never a text's first one), 0
-    without any; or, of a record with options, the cross-entropy of the option with the number record["right"], from 0,
-    where an option's logit is the sum of log p over its counted tokens.
+    """Return the loss of a record from `logs`, for each of its texts an array of the log p of its counted tokens.
 
-    `logs` has for each of the record's texts the log-probabilities log p (natural) of its counted tokens.
+    The texts are those of `texts_of(record)`, and counted tokens those in `Text.counted`. The loss is the mean of -log
+    p, or 0 without any. For a record with `options`, it is the cross-entropy of option record["right"], from 0, where
+    the logit of an option is the sum of log p. Logarithms are natural.
     """
     if "options" in record:
         return -float(log_softmax([each.sum() for each in logs])[int(record["right"])])
@@ -75,19 +77,20 @@ def loss_of(record: Mapping[str, Any], logs: Sequence[Array]) -> float:
 
 
 def losses_of_records(model: Callable[..., Any], records: Sequence[Mapping[str, Any]]) -> Tensor:
-    """Return the losses of records by a causal language model of transformers, text by text and so without padding.
+    """Return the losses of records of tokens by a causal language model of transformers, as float64 of shape
+    (records,).
 
-    With `collate=list` it is also a loss function for runs without an engine. It has no derivative. Raises ValueError
-    for records that `texts_of` refuses.
+    Texts are evaluated one by one, without padding. With `collate=list` this is also a loss function for runs without
+    an engine. It has no derivative. The result is on the CPU.
 
     Args:
-        model: the model, or another function that takes `input_ids` and returns an object with `logits`.
+        model: the model, or a function that takes `input_ids` of shape (1, tokens) and returns an object with `logits`.
         records: mappings with `input_ids` and `labels`, whose loss is the mean of -log p over the tokens whose label is
-            not -100; or with `options`, a list of such mappings, and `right`, whose loss is the cross-entropy of the
-            option with that number.
+            not -100; or mappings with `options`, a list of such mappings, and `right`, the index of the right option,
+            whose loss is the cross-entropy of that option.
 
-    Returns:
-        The losses, float64 of shape (records,), on the CPU.
+    Raises:
+        ValueError: a record has no labels, or a label is neither -100 nor the token at its position.
     """
     device = next(model.parameters()).device if isinstance(model, nn.Module) else torch.device("cpu")
     found = []
@@ -102,14 +105,14 @@ def losses_of_records(model: Callable[..., Any], records: Sequence[Mapping[str, 
 
 
 def adapted(model: str, config: Any) -> nn.Module:
-    """Return a causal language model of transformers with trainable adapters on the CPU (float32), whose frozen weights
-    take no memory (meta device). Such a module can be trained with an engine, and needs no GPU.
+    """Return a causal language model of transformers with trainable LoRA adapters, whose frozen weights take no memory.
 
-    What transformers and peft raise is raised, such as OSError for a model that is not found.
+    The adapters are float32 on the CPU, the frozen weights on the meta device. Such a module can be trained with an
+    engine. What transformers and peft raise is raised, such as OSError if the model is not found.
 
     Args:
         model: a folder with the model's configuration, or a name on the Hugging Face hub.
-        config: peft's LoraConfig. The adapters have the values with which LoRA begins: the second factor is 0.
+        config: peft's LoraConfig. The adapters get LoRA's usual initial values, with which they change nothing.
     """
     from peft import get_peft_model
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -128,9 +131,9 @@ def adapted(model: str, config: Any) -> nn.Module:
 
 
 def base_of(module: Any) -> tuple[str, Any]:
-    """Return the folder or name that the base of a model with one adapter was loaded from, and peft's LoraConfig.
+    """Return the folder or hub name that the base model of a module with one adapter came from, and its LoraConfig.
 
-    Raises ValueError for a module that is not a causal language model of transformers with LoRA factors of peft.
+    Raises ValueError unless `module` is a causal language model of transformers with LoRA factors of peft.
     """
     configs = getattr(module, "peft_config", {})
     config = configs.get("default") if isinstance(configs, dict) else None

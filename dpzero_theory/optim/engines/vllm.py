@@ -1,11 +1,8 @@
-"""An engine of vLLM (the `vllm` extra), which serves a frozen language model with LoRA factors at a step's points.
+"""An engine of vLLM (the `vllm` extra), which serves a frozen language model with several LoRA adapters.
 
-A point is an adapter: a step of K directions has 2 K of them by central differences, K + 1 by forward ones. Records of
-tokens (`engines.texts`) are scored with every adapter in one batch by `prompt_logprobs`, the log-probabilities of their
-own tokens; nothing is generated. vLLM gets no tokenizer.
-
-Private records pass through vLLM. Its cache of prefixes, its statistics and its usage reports are off, and this class
-of vLLM's logs no requests; `docs/explanation/threat-model.md` says what is left.
+vLLM computes the log-probabilities of a record's own tokens (`prompt_logprobs`) with each adapter in one batch; it
+generates nothing, and needs no tokenizer. vLLM's prefix cache, statistics and usage reports are off, and it logs no
+requests. `docs/explanation/threat-model.md` says what else it keeps of private records.
 """
 
 import gc
@@ -25,34 +22,35 @@ from dpzero_theory.optim.engines.engine import Adapter, Engine, EngineError
 from dpzero_theory.optim.engines.texts import Text, base_of, loss_of, texts_of
 
 _MEMORY = Path("/dev/shm")
-"""A file system in memory, for the files of adapters; if there is none, the folder for temporary files has them."""
+"""A file system in memory, where vLLM's adapters are written; if there is none, they are ordinary temporary files."""
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""The largest ranks of adapters that vLLM can be started with."""
+"""The values that vLLM accepts for the largest rank of adapters."""
 _LONGEST = 1024
-"""The largest number of tokens of a record in an engine that a run makes (`VLLMEngine.of`)."""
+"""The largest number of tokens of a record in an engine that `VLLMEngine.of` makes."""
 
 
 class VLLMEngine(Engine):
-    """An engine of vLLM in this process, which evaluates a run's losses in place of a loss function: at each point
-    (value of the adapters' weights) of a step. It sets environment variables of vLLM.
+    """An engine of vLLM in this process, which evaluates losses for several LoRA adapters in one batch.
 
-    A process can use one such engine at a time: when one ends, vLLM clears what all engines of the process share.
+    It sets environment variables of vLLM. A process can use one such engine at a time: when one ends, vLLM clears what
+    all engines of the process share.
 
     Args:
         model: the folder of the frozen model, or its name on the Hugging Face hub.
-        config: peft's LoraConfig of the adapters, whose target_modules are names.
-        points: how many adapters are evaluated in one batch, an integer >= 1: best a step's number of points.
-        longest: the largest number of tokens of a record, an integer >= 2; the loss of a longer one is NaN.
-        dtype: the number type of weights and adapters: "float32", "bfloat16" or "float16". In half precision a shift
-            lambda u that is small beside an adapter's numbers is rounded away.
-        invariant: whether vLLM computes the same bits whatever the batch (VLLM_BATCH_INVARIANT; on GPUs of compute
-            capability 8.0 and newer).
-        compared: whether a run's start compares the engine with the model (`engines.probe`), for which the CPU must
-            hold the model too. If not, the engine's name says "not compared".
-        options: further arguments of `vllm.LLM`, such as tensor_parallel_size; they replace those chosen here.
+        config: peft's LoraConfig of the adapters, whose `target_modules` must be a list of names.
+        points: how many adapters are evaluated in one batch, an integer >= 1, best as many as a step has: 2 K for
+            central differences along K directions, K + 1 for forward ones.
+        longest: the largest number of tokens of a record, an integer >= 2. The loss of a longer record is NaN.
+        dtype: the number type of the model and the adapters: "float32", "bfloat16" or "float16". In half precision,
+            small shifts of the adapters are lost to rounding.
+        invariant: whether vLLM computes the same bits for every batch size (VLLM_BATCH_INVARIANT), on GPUs of compute
+            capability 8.0 or above.
+        compared: whether the engine is compared with the model before a run (`engines.probe`), for which the model is
+            also loaded on the CPU. If False, the engine's name ends in "not compared".
+        options: further arguments of `vllm.LLM`, such as tensor_parallel_size, which override those set here.
 
     Raises:
-        ValueError: an argument outside its range, or vLLM is not installed.
+        ValueError: an argument is outside its range, or vLLM is not installed.
         Exception: what `vllm.LLM` raises.
     """
 
@@ -82,7 +80,7 @@ class VLLMEngine(Engine):
         except ImportError as error:
             raise ValueError("engine='vllm' needs vLLM: pip install 'dpzero-theory[vllm]'") from error
         self._config = config
-        gc.collect()  # an earlier engine that nothing refers to must end now, as its later end would break this one
+        gc.collect()  # Deletes an earlier engine that nothing refers to; if it ended later, this one would break.
         settings = {
             "enable_lora": True, "max_loras": points, "max_lora_rank": rank,
             "lora_target_modules": sorted(config.target_modules), "max_model_len": longest + 1,
@@ -100,14 +98,17 @@ class VLLMEngine(Engine):
 
     @classmethod
     def of(cls, module: nn.Module, points: int) -> Self:
-        """Return an engine that serves the model of a run's module, in the number type of its frozen weights.
+        """Return an engine that serves the base model of a run's module, in the number type of its frozen weights.
 
-        Records may have at most 1,024 tokens, or one less than the model takes if that is fewer. Raises what the class
-        raises, and ValueError for any module but those below.
+        Records may have up to 1,024 tokens, or one token less than the model takes if that is fewer.
 
         Args:
             module: a causal language model of transformers with LoRA factors of peft.
-            points: how many points a step evaluates, an integer >= 1.
+            points: how many adapters are evaluated in one batch, an integer >= 1.
+
+        Raises:
+            ValueError: another module, an argument that `VLLMEngine` does not accept, or vLLM is not installed.
+            Exception: what `vllm.LLM` raises.
         """
         name, config = base_of(module)
         dtype = next(p.dtype for p in module.parameters() if not p.requires_grad)
@@ -131,9 +132,8 @@ class VLLMEngine(Engine):
         self._close()
 
     def _logs(self, adapters: Sequence[Adapter], texts: Sequence[Text]) -> list[list[Array]]:
-        # The log-probabilities of the counted tokens of each text, with each adapter; one NaN for a text that is too
-        # long or has a token that is not in the vocabulary. vLLM was started for some number of adapters, and there may
-        # be no more.
+        # Returns for each adapter and each text the log-probabilities of its counted tokens, or one NaN if the text is
+        # too long or has a token outside the vocabulary. There may be at most `points` adapters.
         from vllm import TokensPrompt
         from vllm.lora.request import LoRARequest
 
@@ -145,7 +145,7 @@ class VLLMEngine(Engine):
             for number, adapter in enumerate(adapters, 1):
                 request = LoRARequest(f"point {number}", number, self._written(number, adapter), load_inplace=True)
                 self._llm.llm_engine.add_lora(request)
-            # load_inplace is left out here, since it would read the files again in every pass of the model
+            # With load_inplace these requests would read the files again in every forward pass.
             loaded = [
                 LoRARequest(f"point {number}", number, str(self._path(number)))
                 for number in range(1, len(adapters) + 1)
@@ -166,7 +166,7 @@ class VLLMEngine(Engine):
         return Path(self._folder.name, str(number))
 
     def _written(self, number: int, adapter: Adapter) -> str:
-        # Number `number` counts the adapters of a batch from 1; the files of an earlier batch are overwritten
+        # Writes an adapter for vLLM into the folder `number`, over that of an earlier batch, and returns the folder
         from safetensors.torch import save_file
 
         folder = self._path(number)
@@ -179,7 +179,7 @@ class VLLMEngine(Engine):
 
 
 def _counted(text: Text, answer: Any) -> Array:
-    logs = answer.prompt_logprobs  # vLLM leaves some out if it reads its cache of prefixes
+    logs = answer.prompt_logprobs  # Some are missing if vLLM reads its prefix cache.
     if len(logs) != len(text.ids) or any(text.ids[place] not in logs[place] for place in text.counted):
         raise EngineError(
             "vLLM must return a log-probability for every token of a record: does it read a cache of prefixes?"

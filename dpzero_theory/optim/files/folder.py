@@ -1,15 +1,14 @@
-"""The folder of a run, which is made whole or not at all. It has two files:
+"""Makes and opens the folder of a training run, which has two files:
 
-    run.sqlite   what the run was begun with, what is paid for and what it released (`privacy.ledger`), from which the
-                 run can be replayed. Everybody may see it
-    data.key     a secret key for the owner of the folder alone, mode 0600. From it come the digest of the records in
-                 run.sqlite, what a run's batches have in common (such as the order of an epoch), and records that are
-                 drawn anew in each step (`records.DrawnData`). A key that others may read is refused
+    run.sqlite   the run's settings, the releases paid for from its privacy budget, and the released numbers, from which
+                 the run can be replayed (`privacy.ledger`). It is not secret
+    data.key     a secret key of 32 bytes, readable by its owner alone (mode 0600). The digest of the records in the
+                 other file is made with it, and random numbers that a resumed run must draw again follow from it
 
-A release is paid for when run.sqlite has, on disk, that the release counts towards the budget, which is before its
-noise is drawn. Payments and releases are rows of one file, so they cannot disagree. A crash between them is no damage:
-what was paid for stays paid for. Three things cannot be noticed: a folder that was rolled back in place (a snapshot of
-the disk), a copy with the same inode number (a cloned machine), and an edit that recomputes every check.
+A release is paid for, that is, counted towards the budget in run.sqlite on disk, before its noise is drawn. If the
+process is killed between payment and release, the release stays paid for. Three things are not noticed: a folder that
+was put back to an earlier state in place, a copy with the same inode number (as of a cloned disk), and an edit of
+run.sqlite that recomputes all its hashes.
 """
 
 import math
@@ -29,19 +28,18 @@ from dpzero_theory.privacy.ledger import Account, Ledger, sync_folder
 from dpzero_theory.privacy.schedule import SECRET_BYTES
 
 KEY = "data.key"
-"""The file of a run's secret key in its folder."""
+"""The name of the file with the secret key in a run's folder."""
 
 
 class Folder(NamedTuple):
     """The open folder of a run.
 
     Attributes:
-        header: what the run was begun with.
-        file: the run's file, open for writing. It gets a payment before a release, which says that the release counts
-            towards the budget, and then the released numbers.
-        secret: the 32 bytes in data.key, random and not to be shown. They are the key of the digest of the records, and
-            the seed of what a data set draws anew in each step (`records.DrawnData`); in a private run also the seed of
-            schedules that last many steps, such as the groups of cyclic Poisson batches.
+        header: the settings of the run.
+        file: run.sqlite, open for writing. Before each release a payment is added to it, and then the released numbers.
+        secret: the 32 random bytes of data.key, which must not be shown. The digest of the records and records that are
+            drawn anew in each step (`records.DrawnData`) follow from them; in a private run also batches that depend on
+            each other, such as those of one epoch.
     """
 
     header: Header
@@ -52,20 +50,21 @@ class Folder(NamedTuple):
 def create(
     path: Path, header: Header, digest: Callable[[bytes], str], budget: tuple[float, float] | None, paid_at_once: int
 ) -> Folder:
-    """Start a run: make its folder with a new secret key in it, and return the folder, open.
+    """Make the folder of a new run, with a new secret key and a new file, and return the folder, open.
 
     Args:
-        path: the folder, which is new or empty.
-        header: what the run begins with; its entries `records` and `software` are filled in here.
-        digest: a function from a secret key to the digest of the records under it.
+        path: where to make the folder; there may be an empty one.
+        header: the settings of the run. Its entries `records` and `software` are filled in here.
+        digest: a function from a secret key to the digest of the run's records under this key.
         budget: (epsilon, delta), the most that the run may cost; None for a run that is not private.
-        paid_at_once: how many releases are paid for together, an integer >= 1: before the first of them the file says,
-            on disk, that they all count towards the budget. Without a budget it has no effect.
+        paid_at_once: how many releases one payment counts towards the budget, an integer >= 1: they are all paid for
+            before the first of them is made. Without a budget it has no effect.
 
     Raises:
         FileExistsError: `path` is a file, or a folder that is not empty.
         OSError: the folder cannot be made.
-        ValueError: the header's plan costs more than the budget, or `path` is the working directory or a mount point.
+        ValueError: the plan in `header` costs more than the budget, or `path` is the working directory or a mount
+            point.
     """
     path = path.resolve()
     with made_whole(path) as new:
@@ -93,27 +92,26 @@ def opened(
     *,
     moved: bool,
 ) -> Folder:
-    """Open the folder of a run to go on with it, and return it.
+    """Open the folder of an existing run, to go on with the run, and return it.
 
     Args:
         path: the folder.
-        header: what the run must have been begun with. Compared are `private`, the plan, `isolation`, `losses`, `unit`
-            and, in a run that is not private, `header.key`, the public key of the directions, which follows from the
-            run's seed. The fingerprint of the weights and the software are not compared, nor is `header.key` of a
-            private run, which was drawn at random.
-        digest: a function from a secret key to the digest of the records under it, which must be the digest in the
-            file.
-        budget: (epsilon, delta) with which the run was begun; None for a run that is not private.
-        paid_at_once: how many releases are counted towards the budget by one payment, the number with which the run was
-            begun; None for whatever that was.
-        moved: whether the file may have another inode number than it had, as a copy has. That is sound only if no other
+        header: the settings that the run must have. `private`, `plan`, `isolation`, `losses` and `unit` are compared
+            with those in the file, and for a run that is not private also `key`, which follows from its seed.
+            `fingerprint` and `software` are not compared.
+        digest: a function from a secret key to the digest of the run's records under this key. The result must be the
+            digest in the file.
+        budget: (epsilon, delta) as when the run was begun; None for a run that is not private.
+        paid_at_once: how many releases one payment counts towards the budget, as when the run was begun; None to accept
+            any number.
+        moved: whether run.sqlite may have another inode number than before, as a copy has. Use True only if no other
             copy of the folder is ever resumed.
 
     Raises:
-        FileNotFoundError, OSError: there is no run in the folder, or a file is missing.
-        ValueError: a setting or the records differ from those with which the run was begun, or data.key is not of 32
-            bytes or may be read by others.
-        LedgerError: run.sqlite is damaged, in use, the file of no run, or a copy although `moved` is False.
+        FileNotFoundError, OSError: there is no run in the folder, or one of its files is missing.
+        ValueError: a setting or the records are not those of the run, or data.key does not have 32 bytes or can be read
+            by others.
+        LedgerError: run.sqlite is damaged, in use, not the file of a run, or a copy while `moved` is False.
     """
     path = path.resolve()
     names = [name for name in (RUN, KEY) if not (path / name).exists()]
@@ -141,12 +139,12 @@ def opened(
 
 @contextmanager
 def made_whole(path: Path) -> Iterator[Path]:
-    """A context manager that gives its block a new folder to fill, and renames it to `path` after the block.
+    """A context manager that yields a new folder to write to, and renames it to `path` after the block.
 
-    The block's files are forced to disk (fsync) before that, and the new name after it. If the block raises, the folder
-    is deleted. If the process is killed, the folder is left beside `path`, under a name that begins with `_` and ends
-    with `.new`, and nothing reads it. Raises FileExistsError if there is anything but an empty folder at `path`,
-    ValueError if that is the working directory or a mount point, and OSError if the folder cannot be made.
+    Its files are forced to disk (fsync) before that. If the block raises, the folder is deleted. If the process is
+    killed, the folder stays beside `path`, under the name `_*.new`. Raises FileExistsError if there is
+    something other than an empty folder at `path`, ValueError if `path` is the working directory or a mount point, and
+    OSError if the folder cannot be made.
     """
     require_new(path)
     if path.is_mount() or path == Path.cwd():
@@ -172,7 +170,7 @@ def made_whole(path: Path) -> Iterator[Path]:
 
 
 def require_new(path: Path) -> None:
-    """Raise FileExistsError if there is anything but an empty folder at `path`."""
+    """Raise FileExistsError if there is something other than an empty folder at `path`."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise FileExistsError(
             f"{path} is there and not empty: resume the run in it, or use another folder (resume=True goes on with the"
@@ -198,8 +196,9 @@ def _require_same_budget(account: Account, epsilon: float, delta: float, paid_at
 
 
 def _require_begun_with(found: Header, given: Header) -> None:
-    # `found` is the header in the run's file. The caller compares the records. Left out are the weights' fingerprint,
-    # since a checkpoint may be loaded, the software, and the key of a private run, which is drawn at random each time.
+    # Raises ValueError unless the settings `given` are those in the run's file, `found`. The caller compares `records`.
+    # `fingerprint` may differ, since a checkpoint may be loaded, and so may `software`. The key of a private run, which
+    # is drawn at random, is not compared.
     if found.private != given.private:
         makers = ("make_from_seed_not_private", "make_private or make_private_with_epsilon")
         raise ValueError(f"the folder must be resumed as it was begun, with {makers[found.private]}")

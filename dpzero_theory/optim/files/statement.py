@@ -1,7 +1,6 @@
-"""The privacy statement of a run, from the content of its file: what is claimed, of what, and what is assumed.
+"""The privacy statement of a run, made from the content of its file: what is guaranteed, and under which assumptions.
 
-`optim.verify` prints it after checking its numbers; a model card carries the same text. Nothing is read or written
-here.
+`optim.verify` prints the statement, and model cards contain it.
 """
 
 import hashlib
@@ -21,9 +20,9 @@ from dpzero_theory.privacy.step import Step
 _DELTAS = (1e-8, 1e-6, 1e-4)
 """The values of delta for which a statement gives epsilon, in addition to the delta of the run's budget."""
 _FALSE_POSITIVE_RATE = 0.01
-"""The false positive rate at which a statement says how often the best attack is right of a record that was used."""
+"""The false positive rate at which a statement bounds the true positive rate of membership inference attacks."""
 _LOOKS = 3
-"""The number of values of epsilon at which delta is computed, to bound an attack's success (`privacy.risk`)."""
+"""At how many values of epsilon the function delta(epsilon) is computed to bound an attack's true positive rate."""
 _ASSUMED = (
     "the run was made by this software, unchanged, and nothing but the files of the folder (data.key apart), the"
     " weights and what is computed from them was shown: no losses, batches or timings",
@@ -37,32 +36,31 @@ _OF_USERS = (
     "each record is all that one user has in the data set, and its loss depends on it alone; every entry has one owner,"
     " who is named rightly; metrics on other entries of these users are not covered"
 )
-"""The assumption that takes the place of `_ASSUMED[1]` if a record is a user."""
+"""The assumption that replaces `_ASSUMED[1]` if a record is everything that one user has in the data set."""
 
 
 _OF_A_SHAPE = (
     "the directions' shape was measured on public records, of which none is among the n, and not from anything that"
     " depends on these"
 )
-"""The assumption that is added if the plan has a shape."""
+"""The assumption that is added if directions are longer along some weights than along others (`Plan.shape`)."""
 
 
 class Statement(NamedTuple):
     """The privacy statement of a run.
 
     Attributes:
-        claim: one sentence: what was released is (epsilon, delta)-differentially private, under which relation.
-        facts: the run's settings and counts as texts, by the names under which a report shows them, such as "sampling".
-        costs: a bracket (lower and upper bound) of the epsilon of the whole plan for each delta: the budget's, which is
-            the first key, 1e-8, 1e-6, 1e-4, and 0 for Laplace noise. Steps that were not made count, since a run may be
-            stopped because of what it has released.
-        attack: three numbers. `advantage` bounds from above how far the true positive rate of any attack exceeds its
-            false positive rate; `true_positive_rate` bounds its true positive rate if its false positive rate is at
-            most `false_positive_rate`, 0.01 (`privacy.risk`).
-        assumed: sentences that say what the statement rests on.
-        history: the releases whose cost is claimed, as `dpzero_theory.epsilon` takes them: one `Step`, whose `steps` is
-            the number of all releases of the plan, whether they were made or not.
-        unit: what the guarantee protects, in one word: "record" for one entry of the data set, or "user".
+        claim: a sentence that says that what was released is (epsilon, delta)-differentially private, with the numbers
+            and the neighbouring relation.
+        facts: the run's settings and counts, as strings by name, such as "sampling" and "steps made".
+        costs: for each delta, bounds (lower, upper) on the epsilon of all planned steps, whether they were made or not.
+            The deltas are that of the budget, which comes first, 1e-8, 1e-6, 1e-4, and 0 if the noise is Laplace.
+        attack: three numbers on membership inference against one record: `advantage`, an upper bound on true minus
+            false positive rate; and `true_positive_rate`, an upper bound on the true positive rate if the false
+            positive rate is at most `false_positive_rate` (0.01).
+        assumed: the assumptions of the guarantee, as sentences.
+        history: all planned releases, as a tuple of one `Step`, which `dpzero_theory.epsilon` takes.
+        unit: what the guarantee protects: "record" for one entry of the data set, or "user".
     """
 
     claim: str
@@ -75,11 +73,12 @@ class Statement(NamedTuple):
 
     @property
     def certificate(self) -> dict[str, Any] | None:
-        """A JSON object with the plan's steps and an epsilon that bounds their cost at the budget's delta: the claimed
-        one plus 0.1%, at least 1e-3. `python -m dpzero_theory.privacy.checker FILE` checks it without the accountant.
+        """A privacy certificate, a JSON object with the planned steps and an epsilon that they do not exceed at the
+        budget's delta: the upper bound in `costs` plus 0.1%, at least 1e-3. `python -m dpzero_theory.privacy.checker
+        FILE` confirms it by a computation of its own.
 
-        None unless batches are full, Poisson or cyclic Poisson, the noise multiplier is above 1/16 and at most 1e6, the
-        law one of `gaussian`, `discrete-gaussian`, `laplace`, 1e-30 < delta <= 1/2, and epsilon at most 1000.
+        None unless batches are full, Poisson or cyclic Poisson; noise is `gaussian`, `discrete-gaussian` or `laplace`,
+        with a multiplier in (1/16, 1e6]; 1e-30 < delta <= 1/2; and epsilon <= 1000.
         """
         try:
             return privacy_certificate(self.history, next(iter(self.costs)))
@@ -88,19 +87,19 @@ class Statement(NamedTuple):
 
     @property
     def rows(self) -> list[tuple[str, str]]:
-        """For each delta of `costs` a pair of texts (delta, epsilon): both bounds of epsilon, rounded outwards to six
-        significant digits, or one number where the bounds agree to these."""
+        """For each delta in `costs`, a pair of strings: delta, and the bounds of epsilon, such as ("1e-06", "1.99 to
+        2"), rounded outwards to six significant digits. If both bounds round to the same number, it is given once."""
         return [(f"{delta:g}", _rounded_outwards(cost)) for delta, cost in self.costs.items()]
 
     @property
     def attack_text(self) -> str:
-        """The bound, in words, on the true positive rate of any attack with a false positive rate of at most 1%: on how
-        often it is right of a record that was used. With the unit "user" the record is all that one user has."""
+        """The bound on an attack's true positive rate as a string, such as "true positive rate at most 0.05 at 1% false
+        positives"."""
         highest = _rounded(self.attack["true_positive_rate"])
         return f"true positive rate at most {highest} at {100 * _FALSE_POSITIVE_RATE:g}% false positives"
 
     def text(self) -> str:
-        """The whole statement as text of several lines, wrapped at 100 characters."""
+        """Return the whole statement as a string of several lines, wrapped at 100 characters."""
         facts = [
             line
             for name, value in self.facts.items()
@@ -126,7 +125,7 @@ def _rounded_outwards(bracket: Bracket) -> str:
 
 
 def _rounded(value: float, side: int = 1) -> str:
-    # Rounded up to six significant digits, or down if `side` is -1, since a bound must stay a bound as a text.
+    # Returns `value` with six significant digits, rounded up, or down if `side` is -1, so that a bound stays a bound.
     near = f"{value:.6g}"
     rounding = ROUND_CEILING if side > 0 else ROUND_FLOOR
     outside = Context(prec=6, rounding=rounding).create_decimal_from_float(value)
@@ -134,15 +133,15 @@ def _rounded(value: float, side: int = 1) -> str:
 
 
 def statement(content: Content) -> Statement:
-    """Return the privacy statement of the run whose file has this content. Raises LedgerError for a run that is not
-    private, whose noise comes from a seed: whoever knows the seed can take the noise away."""
+    """Return the privacy statement of a run from its file's content. Raises LedgerError if its noise comes from a
+    seed."""
     header, plan, account = content.header, content.header.plan, content.account
     if not header.private:
         raise LedgerError("a run from a seed is not private: whoever has the seed redraws its noise")
     release, law = plan.release, plan.law
     assert law is not None
     record = printable(header.unit or "one entry of the data set")
-    unit = record.partition(":")[0] if header.unit else "record"  # A unit "user: mean of ..." has the word first.
+    unit = record.partition(":")[0] if header.unit else "record"  # header.unit is "" or "user: mean of ..."
     meanings = [release.relation.meaning, plan.sampling.meaning(plan.n)]
     relation, sampling = (f" ({said.replace('record', unit)})" if said else "" for said in meanings)
     numbers = f"{plan.directions_per_step} numbers, clipped together" if plan.directions_per_step > 1 else "one number"

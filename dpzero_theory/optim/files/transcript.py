@@ -1,8 +1,7 @@
-"""What a run was begun with, what it released, and its checkpoints.
+"""The content of a run's file (its settings and what it released) and the checkpoints of a run.
 
-With the initial weights the released numbers rebuild the final ones. All of it is public: of the data set the header
-has the number of records and a digest under a secret key (`losses.identity`), and the numbers are private releases. So
-a run's file can be published in place of the weights. Files are read here, and `Content.replayed` moves a module.
+With the initial weights, the released numbers rebuild the final weights. Nothing here is secret: of the private records
+the file has only their number, a digest under a secret key (`losses.identity`), and the noisy releases.
 """
 
 import json
@@ -24,36 +23,35 @@ from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.privacy.ledger import Account, Ledger, LedgerError
 
 RUN = "run.sqlite"
-"""The file of a run in its folder."""
+"""The name of a run's file in its folder."""
 OF_TRAINER = "_dpzero"
-"""The folder of a run in a Trainer's output folder; pushes to the hub leave out names that begin with `_`."""
+"""The name of a run's folder in a Trainer's output folder. Names that begin with `_` are not pushed to the hub."""
 _MALFORMED = (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError, struct.error)
-"""The exceptions that reading the content of a file can raise if the file was not written by a run."""
+"""The exceptions that reading a file can raise if the file was not written by a run."""
 _KEY, _POSITION, _WEIGHTS = "run.key", "run.position", "weights."
 
 
 class TranscriptError(RuntimeError):
-    """Raised if a run's recorded releases cannot be applied to a module's weights, since they do not follow from these.
-
-    The weights are neither the run's initial ones nor a checkpoint's, or the run's file ends before the checkpoint.
-    """
+    """Raised if recorded releases cannot be applied to a module, because its weights are neither the run's initial
+    weights nor those of a checkpoint, or because the run's file ends before the checkpoint."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a run was begun with.
+    """The settings with which a run was begun, as its file holds them.
 
     Attributes:
-        plan: the public settings of the run: what it releases, and how releases move the weights.
-        key: the public key of the directions, 32 hexadecimal digits.
+        plan: the public settings: what a step releases, and how a release changes the weights.
+        key: the public key from which the random directions follow, 32 hexadecimal digits.
         fingerprint: the SHA-256 of the initial weights, 64 hexadecimal digits (`Weights.fingerprint`).
-        private: whether noise and batches come from the operating system; if False, they come from a seed.
-        isolation: how it was made sure that a record's loss depends on no other record (`isolation.ISOLATIONS`); empty
-            if it was not.
-        losses: the name of the loss function and a digest of its source (`identity.of_losses`).
+        private: whether noise and batches come from the operating system's random generator. If False, they follow from
+            a seed.
+        isolation: how the loss of a record was kept independent of other records: one of `isolation.ISOLATIONS`, or ""
+            if this was not tested.
+        losses: the name of the loss function and a digest of its source code (`identity.of_losses`).
         records: the digest of the data set under the run's secret key, 64 hexadecimal digits (`identity.of_records`).
         software: the versions of this package, torch, numpy, scipy and Python with which the run was begun.
-        unit: what one record of the data set is: empty for one entry, else a text that begins with "user: "
+        unit: what a record is: "" for one entry of the data set, or a string that begins with "user: "
             (`users.ByUser.unit`).
     """
 
@@ -69,21 +67,22 @@ class Header:
 
     @property
     def directions(self) -> Directions:
-        """A new object that computes the random directions u_0, u_1, ... of the run from its public key and plan."""
+        """A new object that computes the run's random directions u_0, u_1, ... from its public key and its plan."""
         return Directions(bytes.fromhex(self.key), self.plan.direction, self.plan.shape)
 
     def weights(self, module: nn.Module) -> Weights:
-        """Return the trainable weights of a module, to be moved along the directions of the run. Raises ValueError for
-        a module whose weights are not supported, such as quantised ones or those on the meta device (`Weights`)."""
+        """Return the trainable weights of a module as an object that shifts and moves them along the run's directions.
+        Raises ValueError for weights that are not supported, such as quantised ones or those on the meta device."""
         return Weights(module, self.directions)
 
     def to_json(self) -> str:
-        """Return the header as JSON."""
+        """Return the header as a JSON string."""
         return json.dumps({**vars(self), "plan": self.plan.settings}, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Return the header that `to_json` wrote. Raises ValueError, TypeError or KeyError for anything else."""
+        """Return the header from a string made by `to_json`. Raises ValueError, TypeError or KeyError for other
+        strings."""
         values = check.entries("the header", json.loads(text), {**check.types_of(cls), "plan": dict})
         header = cls(**{**values, "plan": Plan.from_settings(values["plan"])})
         for name, digits in (("key", 32), ("fingerprint", 64), ("records", 64)):
@@ -93,14 +92,14 @@ class Header:
 
 
 class Record(NamedTuple):
-    """What one step released, as the run's file records it; elsewhere "record" means an entry of the data set.
+    """What one step released. In other modules "record" means an entry of the data set.
 
     Attributes:
-        release: the release's number, from 0.
-        sums: one number for each of the step's K directions: the sum over the batch of how fast each record's loss
-            changes along the direction, plus noise; a record's K numbers are clipped together, in L2 norm. The sum is
-            an integer, in units of clip/levels with the algorithm's `levels`, 2^30 for dpzero. For mezo it is a float,
-            without clip and noise.
+        release: the number of the step, from 0.
+        sums: one number for each of the step's K random directions: the sum over the batch of each record's loss
+            difference along the direction, plus noise. A record's K differences are clipped together in L2 norm. Sums
+            are integers in units of clip/levels, where `levels` is an attribute of the algorithm (2^30 for dpzero). For
+            mezo they are floats without clipping and noise.
     """
 
     release: int
@@ -111,11 +110,10 @@ class Content(NamedTuple):
     """The content of a run's file.
 
     Attributes:
-        header: what the run was begun with.
+        header: the settings of the run.
         records: what each step released, in order.
-        account: the file as `privacy.ledger` reads it: the budget, and how many releases count towards it. Its
-            attribute `step` is one release as the accountant counts it (a `Step`), or None for a run that is not
-            private, which has no budget.
+        account: the budget, and the number of releases that count towards it. `account.step` is one release as a `Step`
+            for the privacy accountant, or None for a run that is not private, which has no budget.
     """
 
     header: Header
@@ -124,10 +122,10 @@ class Content(NamedTuple):
 
     @classmethod
     def of(cls, account: Account, path: Path) -> Self:
-        """Return the content of a run's file from `account`, the file as `Ledger` has read it.
+        """Return the content of a run's file from the `Account` that `Ledger.read` has returned for it.
 
-        `path` is the file's, for messages alone. Raises LedgerError if no run has written the file, or its account is
-        of other releases than the run's plan has.
+        `path` is used in messages only. Raises LedgerError if the file was not written by a run, or if the account is
+        not for the releases of the run's plan.
         """
         try:
             header = Header.from_json(account.run)
@@ -149,15 +147,15 @@ class Content(NamedTuple):
         return cls(header, records, account)
 
     def replayed(self, module: nn.Module, steps: int | None = None) -> Weights:
-        """Move the weights of a module as the run did, and return them.
+        """Move the trainable weights of a module as the run did, and return them.
 
         Args:
-            module: a module with the weights that the run began with.
-            steps: releases with a number below this one are replayed; None replays all that were recorded.
+            module: a module with the initial weights of the run. It is changed.
+            steps: steps with a number below this one, counted from 0, are replayed; None for all that were recorded.
 
         Raises:
-            TranscriptError: the module has other weights than the run began with.
-            ValueError: the module has weights that are not supported, such as quantised ones (`Weights`).
+            TranscriptError: the module does not have the initial weights of the run.
+            ValueError: the module has weights that are not supported, such as quantised ones.
         """
         header, weights = self.header, self.header.weights(module)
         found = weights.fingerprint()
@@ -170,13 +168,13 @@ class Content(NamedTuple):
 
 
 def read(path: str | os.PathLike[str]) -> Content:
-    """Return the whole content of a run's file; the run may go on meanwhile.
+    """Return the content of a run's file. A process may be writing the file meanwhile.
 
     Args:
-        path: the run's folder, its file, or a Trainer's output folder.
+        path: the run's folder, the file in it, or the output folder of a Trainer.
 
     Raises:
-        LedgerError: the file is damaged, or no run has written it.
+        LedgerError: the file is damaged, or was not written by a run.
         OSError: there is no file.
     """
     place = Path(path)
@@ -189,9 +187,9 @@ class Checkpoint(NamedTuple):
     """A checkpoint of a run, which holds released information only; or a module's trainable parameters alone.
 
     Attributes:
-        weights: the trainable weights, by name.
-        key: the run's public key, in hexadecimal digits; "" for parameters alone.
-        position: how many releases have moved the weights; None for parameters alone.
+        weights: the trainable parameters, by name.
+        key: the run's public key, 32 hexadecimal digits; "" for parameters alone.
+        position: how many steps have changed the weights; None for parameters alone.
     """
 
     weights: Mapping[str, Tensor]
@@ -199,10 +197,10 @@ class Checkpoint(NamedTuple):
     position: int | None = None
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return a run's checkpoint as tensors by name, which `torch.save` and safetensors keep.
+        """Return a run's checkpoint as a dictionary of tensors, which `torch.save` and safetensors can write.
 
-        The weights have "weights." before their names; "run.key" has the 16 bytes of the key, and "run.position" the
-        position. Call it only for a checkpoint with a position: otherwise torch raises.
+        The names of weights get the prefix "weights.". "run.key" holds the 16 bytes of the key, and "run.position" the
+        position, which must not be None.
         """
         return {
             _KEY: torch.tensor(list(bytes.fromhex(self.key)), dtype=torch.uint8),
@@ -212,8 +210,8 @@ class Checkpoint(NamedTuple):
 
     @classmethod
     def of(cls, tensors: Mapping[str, Any]) -> Self:
-        """Return the checkpoint of which the method `tensors` has returned these tensors by name. Raises ValueError for
-        other names or values."""
+        """Return the checkpoint from a dictionary that `tensors` has returned. Raises ValueError for any other
+        dictionary."""
         if not {_KEY, _POSITION} <= set(tensors) or not all(isinstance(value, Tensor) for value in tensors.values()):
             raise ValueError(f"state must be of a run's state_dict; got the names {sorted(map(str, tensors))[:4]}")
         weights = {name.removeprefix(_WEIGHTS): value for name, value in tensors.items() if name.startswith(_WEIGHTS)}
