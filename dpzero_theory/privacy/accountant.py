@@ -1,14 +1,11 @@
-"""delta and epsilon of a recorded history of steps, as certified brackets, for one record or a group of records.
+"""Computes delta or epsilon of a history of private steps as an interval that is proved to contain the exact number.
 
-The costs of the steps of a history add up to one `Cost`, whose laws are composed by an integral (module `contour`) or
-on a grid (module `grid`). The accountant knows delta to 1e-3 of itself and epsilon to 1e-4 of itself.
+The protected unit is one record or a group of k records, such as all records of one user. Intervals for one record are
+about 1e-3 wide relative to delta, and 1e-4 relative to epsilon.
 
-A group of k records, such as all records of one user, has two upper bounds, of which the smaller one counts. The first
-takes the records together (`Sampling.group_amplified`): each sampling has a pair of laws that dominates a step for the
-whole group, and such pairs compose. The second changes one record after another, and holds for any history:
-delta_k(epsilon) <= sum over i < k of e^(i epsilon/k) delta(epsilon/k), with delta for one record and delta_k for the
-group. It is the smaller one where the noise is little compared with k clips and records of the group are seldom drawn
-together. Proofs are in laws/derivation.md, section 5.
+Two upper bounds are known for a group, and the smaller one is returned. The first treats all k records at once
+(`Sampling.group_amplified`). The second changes one record after another and holds for any history: delta_k(epsilon) <=
+sum over i < k of e^(i epsilon/k) delta_1(epsilon/k), with delta_k for k records. Proofs: laws/derivation.md, section 5.
 """
 
 import math
@@ -28,41 +25,41 @@ from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.step import Step, Steps, steps_of
 
-_CLOSE = 3.0  # This/(1 + tilt) or more from the epsilon that `contour` integrates for, bounds are wide: do it again.
+_CLOSE = 3.0  # At this/(1 + tilt) or more from the epsilon for which `contour` integrated, bounds are wide: again.
 _VAGUE = 1.5  # Where upper > this * lower, the bound by releases without sampling is tried too, as it may be smaller.
 _ROUNDING = 1e-12  # `Group._one_by_one` has at most this relative rounding error, by which its answers are raised.
 _MOST_EPSILON = 700.0  # A group is bounded only up to this epsilon of one record, since e^700 must be a float.
 _MOST_IN_GROUP = 10**9  # the largest number of records in a group
 _GROUPED, _BEGINNING = 2e-4, 0.1
-"""The relative error that is allowed for the epsilon of a group by changing one record after another; and the width of
-the bounds at which the search for it begins."""
+"""The relative error allowed for a group's epsilon by changing one record after another, and the relative width of the
+bounds on a single record's epsilon at which the search for the group's epsilon begins."""
 _ONE_BY_ONE = "one record after another"
 _LARGE = 10.0  # above this epsilon a note says that the guarantee protects hardly anything
 _ABOUT_EXACT = 1.1  # Where upper <= this * lower for a group, changing one record after another would gain little.
 
 
 def delta_of_history(history: Steps, epsilon: float, *, group: int = 1, n: int | None = None) -> Bracket:
-    """The smallest delta for which a history is (epsilon, delta)-differentially private, as a certified bracket.
+    """Computes the smallest delta for which a history of steps is (epsilon, delta)-differentially private.
 
     Args:
-        history: steps such as `step * 1000`, or sums of them, all with the same neighbouring relation. What a step asks
-            of the records may depend on earlier outputs; its noise, its batches and the number of steps must be fixed
-            beforehand.
+        history: steps such as `step * 1000`, or a sum of such steps, all with the same neighbouring relation. The
+            function of the records that a step releases may depend on earlier outputs. Its noise, its batches and the
+            number of steps must be fixed beforehand.
         epsilon: epsilon >= 0.
-        group: the number k of records in which neighbouring data sets may differ, 1 <= k <= n. It is 1 unless whole
-            users are protected.
-        n: the number of records of the larger data set, or None if it is not known. Only groups need it, and they must
-            have it in fixed-size batches under add-remove.
+        group: the number k of records in which neighbouring data sets may differ, 1 <= k <= n. Use 1, or the largest
+            number of records of one user to protect users.
+        n: the number of records of the larger data set, or None if unknown. Needed only if `group` > 1 and batches have
+            a fixed size under the relation "add-remove".
 
     Returns:
-        The exact number lies between `lower` and `upper`; `value` is an estimate, and `upper` the number to state. For
-        groups the ends are mostly close with full, Poisson and cyclic-Poisson batches and with `FixedOrder` (epochs
-        whose order of records may be known). With other batches `lower` may be the delta of fewer records than the
-        group has, which is far below `upper`.
+        A `Bracket`: the exact delta lies between `lower` and `upper`, and `value` is an estimate of it. State `upper`
+        as the guarantee. For `group` > 1 the interval is mostly narrow with full, Poisson and cyclic-Poisson batches
+        and with `FixedOrder` batches. With other batches `lower` may be the delta of fewer than k records, which is far
+        below `upper`.
 
     Raises:
-        ValueError: an argument outside its range, or steps with several relations; with fixed-size batches of B records
-            under add-remove a group above n - B, the most records that can be removed.
+        ValueError: an argument is outside its range; the steps have several relations; or batches of B records have a
+            fixed size under "add-remove" and `group` is above n - B.
     """
     eps, asked = check.real("epsilon", epsilon, at_least=0), Group(history, group, n)
     found = asked.delta(eps)
@@ -71,28 +68,28 @@ def delta_of_history(history: Steps, epsilon: float, *, group: int = 1, n: int |
 
 
 def epsilon_of_history(history: Steps, delta: float, *, group: int = 1, n: int | None = None) -> Bracket:
-    """The smallest epsilon for which a history is (epsilon, delta)-differentially private, as a certified bracket.
+    """Computes the smallest epsilon for which a history of steps is (epsilon, delta)-differentially private.
 
         epsilon_of_history(step * 10_000, delta=1e-5)  # dpzero_theory.epsilon is this function
 
     Args:
-        history: steps such as `step * 1000`, or sums of them, all with the same neighbouring relation. What a step asks
-            of the records may depend on earlier outputs. Its noise, its batches and the number of steps must be fixed
-            beforehand: use `privacy.filter` for steps that are chosen during the run, and count a run that may stop
-            early with all its planned steps.
-        delta: 1e-30 <= delta < 1; 0 is allowed for histories with a pure epsilon, such as those with Laplace noise
-            only.
-        group: the number of records in which neighbouring data sets may differ, 1 unless whole users are protected.
-        n: the number of records of the larger data set, or None if it is not known. Only groups need it, and they must
-            have it in fixed-size batches under add-remove.
+        history: steps such as `step * 1000`, or a sum of such steps, all with the same neighbouring relation. The
+            function of the records that a step releases may depend on earlier outputs. Its noise, its batches and the
+            number of steps must be fixed beforehand: use `privacy.filter` for steps that are chosen during the run, and
+            count all planned steps of a run that may stop early.
+        delta: 1e-30 <= delta < 1, or 0 for histories that are private without a delta, as with Laplace noise only.
+        group: the number of records in which neighbouring data sets may differ. Use 1, or the largest number of records
+            of one user to protect users.
+        n: the number of records of the larger data set, or None if unknown. Needed only if `group` > 1 and batches have
+            a fixed size under the relation "add-remove".
 
     Returns:
-        The exact number lies between `lower` and `upper`; `value` is `upper`, the number to state. For groups the lower
-        end may be the epsilon of fewer records than the group has. A note says if epsilon is so large that it protects
-        hardly anything.
+        A `Bracket`: the exact epsilon lies between `lower` and `upper`; `value` equals `upper`, the number to state.
+        For `group` > 1 `lower` may be the epsilon of fewer records than the group has. An epsilon above 10 brings a
+        note that it protects hardly anything.
 
     Raises:
-        ValueError: an argument outside its range, steps with several relations, or a delta that the history exceeds at
+        ValueError: an argument is outside its range, steps have several relations, or the true delta exceeds `delta` at
             every epsilon.
         PreconditionError: no epsilon up to 700 times `group` is known to hold for the group. Some samplings, such as
             truncated Poisson batches, have no bound for all records of a group at once; nor have Poisson batches for a
@@ -110,9 +107,10 @@ def epsilon_of_history(history: Steps, delta: float, *, group: int = 1, n: int |
 
 
 def weak(epsilon: float, delta: float = 0.0, *, n: int | None = None, group: int = 1) -> tuple[str, ...]:
-    """Return notes, one sentence each, on a guarantee that protects hardly anything: for an `epsilon` above 10, and for
-    a `delta` above 1/n, unless the number `n` of records is None. `group`, the number of records in which data sets may
-    differ, changes the wording only."""
+    """Returns a tuple of sentences that warn of a guarantee that protects hardly anything; it is empty for a sound
+    guarantee. One sentence warns of an `epsilon` above 10. Another warns of a `delta` above 1/n, where `n` is the
+    number of records; None for `n` omits this check. `group` is the number of records in which neighbouring data sets
+    may differ; it changes the wording only."""
     notes, what = [], "a record" if group == 1 else f"these {group} records"
     if epsilon > _LARGE:
         notes.append(
@@ -127,10 +125,10 @@ def weak(epsilon: float, delta: float = 0.0, *, n: int | None = None, group: int
 
 
 def deltas_of_both_orders(history: Steps, epsilon: float) -> tuple[Bounds, Bounds]:
-    """Bounds on delta of a history at an epsilon >= 0, separately for the two orders of neighbouring data sets. With P
-    the law of what is released with the record (under replace-one: with its first value) and Q the law without it (with
-    its second value), the first bounds are on the largest P(E) - e^epsilon Q(E) over events E, and the second on the
-    largest Q(E) - e^epsilon P(E). Raises ValueError for a history whose steps have several relations."""
+    """Computes bounds on the delta of a history at `epsilon` >= 0, one for each order of two neighbouring data sets.
+    Let P be the law of what is released with the record (under replace-one: with its first value), and Q that without
+    it (with its second value). The first `Bounds` are on the largest P(E) - e^epsilon Q(E) over events E, the second on
+    the largest Q(E) - e^epsilon P(E). Raises ValueError if the steps of the history have several relations."""
     cost = cost_of(steps_of(history))
     first, second = (replace(cost, above=(cost.above[way],) * 2, below=(cost.below[way],) * 2) for way in (0, 1))
     found = _cost_delta(first, epsilon)
@@ -138,23 +136,25 @@ def deltas_of_both_orders(history: Steps, epsilon: float) -> tuple[Bounds, Bound
 
 
 class Group:
-    """The privacy of a history for data sets that differ in up to `size` records, which is 1 for a single record.
+    """Computes privacy guarantees of a history for data sets that differ in up to `size` records.
 
     Args:
         history: steps such as `step * 1000`, all with one neighbouring relation.
         size: the number of records in which neighbouring data sets may differ, from 1 to n.
-        n: the number of records of the larger data set, or None if it is not known. It must be given for groups in
-            fixed-size batches under add-remove.
+        n: the number of records of the larger data set, or None if unknown. Needed only if `size` > 1 and batches have
+            a fixed size under the relation "add-remove".
 
     Attributes:
-        made, size: the history as a tuple of `Step`s, and the argument.
-        one, together: the laws of the privacy losses of all steps, as a `Cost`: if one record changes, and if all
-            records of the group change at once; the same for `size` 1. The second has no upper bound if none is known.
-        each: the `Cost` that bounds each change if the group's records change one after another. It is `one` but for
-            fixed-size batches under add-remove, whose sample rate grows with each removal. Not set for `size` 1.
+        made, size: the history as a tuple of `Step`s, and the argument `size`.
+        one: the `Cost` of all steps for data sets that differ in one record.
+        together: the `Cost` of all steps for data sets that differ in `size` records at once. Its upper bound is
+            infinite if none is known.
+        each: the `Cost` that bounds each change if the `size` records are changed one after another. It equals `one`,
+            except for fixed-size batches under "add-remove", whose sample rate grows with each removal. Not set for
+            `size` 1.
 
     Raises:
-        ValueError: an argument outside its range, steps with several relations, or n missing where it must be given.
+        ValueError: an argument is outside its range, steps have several relations, or n is missing where it is needed.
     """
 
     def __init__(self, history: Steps, size: int = 1, n: int | None = None) -> None:
@@ -170,10 +170,11 @@ class Group:
         self._known = self.together.squares[0] < math.inf
 
     def delta(self, epsilon: float, *, near: float | None = None, wanted: float = 1e-3, ends: Ends = "both") -> Bounds:
-        """Bounds on the smallest delta at an `epsilon` >= 0. Bounds far from `near`, a delta with which the caller
-        compares the answer, may be wide; with None there is no such delta. The search for narrower bounds ends where
-        upper - lower is at most the share `wanted` of upper, or more work hardly helps. `ends` says which ends the
-        caller uses, "lower", "upper" or "both"; an end that is not used is true, but may be trivial."""
+        """Returns bounds on the smallest delta at which the history is (`epsilon`, delta)-private for data sets that
+        differ in up to `size` records; `epsilon` >= 0. `near` is a delta with which the caller compares the answer, or
+        None; bounds far from it may be wide. Bounds are narrowed until upper - lower <= `wanted` * upper, or until more
+        work hardly helps. `ends` says which bounds the caller uses: "lower", "upper" or "both"; an unused bound is true
+        but may be trivial."""
         found = _cost_delta(self.together, epsilon, near=near, wanted=wanted, ends=ends if self.size == 1 else "both")
         if self.size == 1 or found.upper <= _ABOUT_EXACT * found.lower or (near and found.upper < near / 3):
             return found
@@ -186,10 +187,11 @@ class Group:
         return Bounds(min(lower, upper), upper)
 
     def epsilon(self, delta: float, *, ends: Ends = "both") -> Bounds:
-        """Bounds on the smallest epsilon at a `delta`, which is 0, or from 1e-30 to below 1. `ends` says which ends the
-        caller uses, "lower", "upper" or "both"; the other end is true, but may be trivial. For a group the upper bound
-        is infinite if no epsilon is known to hold. Raises ValueError for a delta outside its range, or one that this
-        history exceeds at every epsilon."""
+        """Returns bounds on the smallest epsilon at which the history is (epsilon, `delta`)-private for data sets that
+        differ in up to `size` records. `delta` is 0, or at least 1e-30 and below 1. `ends` says which bounds the caller
+        uses: "lower", "upper" or "both"; an unused bound is true but may be trivial. If `size` > 1, the upper bound is
+        infinite where no epsilon is known to hold. Raises ValueError if `delta` is outside its range or exceeded at
+        every epsilon."""
         if self.size == 1:
             return _cost_epsilon(self.one, delta, ends=ends)
         found = _cost_epsilon(self.together, delta, ends="both" if self._known else "lower")
@@ -213,9 +215,11 @@ class Group:
         return Bounds(min(max(found.lower, least), upper), upper)
 
     def excess(self, target_epsilon: float, target_delta: float) -> float:
-        """The relative amount by which the history misses a target, at most 0 if the target is met: the larger one of
-        (certified epsilon at `target_delta`) / `target_epsilon` - 1 and (certified delta at `target_epsilon`) /
-        `target_delta` - 1, or the first one if `target_delta` is 0. Raises ValueError as `epsilon` does."""
+        """Returns by how much the history misses the target (`target_epsilon`, `target_delta`), as a relative amount:
+        0.1 means 10% too much, and a number <= 0 means that the target is met. It is the larger of (upper bound on
+        epsilon at `target_delta`) / `target_epsilon` - 1 and (upper bound on delta at `target_epsilon`) /
+        `target_delta` - 1, or the first of them alone if `target_delta` is 0. Raises ValueError if `target_delta` is
+        outside its range."""
         beyond = self.epsilon(target_delta, ends="upper").upper / target_epsilon - 1
         if target_delta == 0:
             return beyond
@@ -237,8 +241,9 @@ class Group:
         return min(each * times * (1 + _ROUNDING), 1.0)
 
     def bracket(self, found: Bounds) -> Bracket:
-        """Return bounds, which the method `delta` or `epsilon` of this object gave, as a `Bracket` with the history's
-        notes and the method by which they were found. Its value is the upper end."""
+        """Returns `found`, which `Group.delta` or `Group.epsilon` of this object returned last, as a `Bracket`. Its
+        `value` is the upper bound. The bracket also names the method of computation and has notes on samplings and
+        noise."""
         cost = self.together
         told = [part.sampling.note(part.relation) for part in self.made if part.sampling.sample_rate < 1]
         told += [MECHANISMS[part.mechanism].note for part in self.made]
@@ -250,10 +255,10 @@ class Group:
 
 
 def _links(history: Sequence[Step], size: int, n: int | None) -> list[Step]:
-    """The steps of `history` with sample rates raised, so that their cost for one record bounds the cost of each change
-    when `size` of n records are removed one after another: under add-remove each removal leaves fewer records, which
-    then are in more batches of fixed size. Raises ValueError for such batches if n is None, or if a batch leaves out
-    fewer than `size` records."""
+    """Returns the steps of `history` with sample rates raised, so that their cost for one record bounds the cost of
+    each change when `size` of n records are removed one after another. Under "add-remove" each removal leaves fewer
+    records, so a remaining record is in more batches of fixed size. Raises ValueError for such batches if n is None, or
+    if a batch leaves out fewer than `size` records."""
     parts = []
     for part in history:
         kind = part.sampling
@@ -271,8 +276,8 @@ def _links(history: Sequence[Step], size: int, n: int | None) -> list[Step]:
 
 
 def cost_of(made: Sequence[Step]) -> Cost:
-    """The cost of a history, given as its parts `made`: the sum of their costs; an empty history costs nothing. Raises
-    ValueError unless all parts have one relation."""
+    """Returns the `Cost` of a history: the sum of the costs of the steps `made`. The cost of an empty history is zero.
+    Raises ValueError unless all steps have the same relation."""
     relations = dict.fromkeys(part.relation for part in made)
     if len(relations) > 1:
         raise ValueError(f"history must have one relation; got {', '.join(map(str, relations))}")
@@ -283,8 +288,8 @@ def cost_of(made: Sequence[Step]) -> Cost:
 def _cost_delta(
     cost: Cost, epsilon: float, *, near: float | None = None, wanted: float = 1e-3, ends: Ends = "both"
 ) -> Bounds:
-    """Bounds on the smallest delta of a cost at an epsilon >= 0, with about the relative width `wanted`. Where they are
-    far from `near`, a delta with which the caller compares, they may be wider, and an end that is not among the `ends`
+    """Returns bounds on the smallest delta of a `cost` at `epsilon` >= 0, of about the relative width `wanted`. Bounds
+    far from `near`, a delta with which the caller compares them, may be wider. A bound that is not among the `ends`
     that the caller uses may be trivial."""
     pure, ratio = cost.pure[0], cost.ratio
     if epsilon >= pure:
@@ -300,19 +305,19 @@ def _cost_delta(
 
     gridded = partial(grid.delta_bounds, epsilon=at, lower_at=lower_at, near=near, wanted=wanted)
     found = _bounds(cost, ends, partial(_largest, integral, gridded), partial(_plain_delta, (at, lower_at)))
-    # No loss exceeds the pure epsilon, so delta is at most 1 - e^(epsilon - pure epsilon).
+    # No loss exceeds the epsilon at delta = 0 (`pure`), so delta is at most 1 - e^(epsilon - pure epsilon).
     most = min(-math.expm1(epsilon - pure) * (1 + 1e-15), 1.0)
     if not shifted:
         return Bounds(min(found.lower, most), min(found.upper, most))
-    # At an epsilon below 0 delta is larger than at 0 by at most 1 - e^epsilon.
+    # Delta at an epsilon below 0 exceeds delta at 0 by at most 1 - e^epsilon.
     upper = min((found.upper - math.expm1(min(left, 0.0))) * math.exp(ratio) * (1 + 1e-15), most)
     return Bounds(min(found.lower * math.exp(-ratio) * (1 - 1e-15), upper), upper)
 
 
 def _cost_epsilon(cost: Cost, delta: float, *, wanted: float = 1e-4, ends: Ends = "both") -> Bounds:
-    """Bounds on the smallest epsilon of a cost at a delta, with about the relative width `wanted`. An end that is not
-    among the `ends` that the caller uses may be trivial. Raises ValueError for a delta that is exceeded at every
-    epsilon, or is outside [1e-30, 1), but for 0 if there is a pure epsilon."""
+    """Returns bounds on the smallest epsilon of a `cost` at `delta`, of about the relative width `wanted`. A bound that
+    is not among the `ends` that the caller uses may be trivial. Raises ValueError if the true delta exceeds `delta` at
+    every epsilon, or if `delta` is outside [1e-30, 1); 0 is allowed if the cost is private without a delta."""
     pure, least = cost.pure
     if delta == 0:
         if pure == math.inf:
@@ -340,10 +345,10 @@ def _bounds(
     composed: Callable[[list[Parts], Ends], Bounds],
     plain: Callable[[float, int], float],
 ) -> Bounds:
-    """Bounds on the delta of a cost at an epsilon, or on its epsilon at a delta. An end that is not among the `ends`
-    that the caller uses is true, but may be trivial. `composed` bounds the largest number among several compositions of
-    laws, where its second argument says which ends are used. `plain` bounds the number for Gaussian releases without
-    sampling, from the sum of their mu^2 and 0 for an upper bound or 1 for a lower one."""
+    """Returns bounds on a number, either the delta of a cost at a given epsilon or its epsilon at a given delta. A
+    bound that is not among the `ends` that the caller uses is true but may be trivial. `composed(compositions, ends)`
+    bounds the largest such number among several compositions of laws. `plain(square, end)` bounds the number for
+    Gaussian releases without sampling whose mu^2 sum to `square`, from above with `end` 0, from below with `end` 1."""
     known, closed = cost.squares[0] < math.inf, cost.closed
     exact = known and cost.above == cost.below and cost.squares[0] == cost.squares[1] and not any(cost.zcdp)
     if exact and not closed:
@@ -381,10 +386,10 @@ def _largest(
     compositions: list[Parts],
     ends: Ends,
 ) -> Bounds:
-    """Bounds on the largest delta (or the largest epsilon) of several compositions of laws; the caller uses only the
-    `ends` "lower", "upper" or "both". `integral` bounds the number of one composition, or returns None if it does not
-    fit its laws. The compositions that it does not fit go together, as a list, to `gridded`, which bounds the largest
-    number among them; its keyword arguments are `ends` and `known`, the largest lower end so far."""
+    """Returns bounds on the largest delta (or the largest epsilon) of several compositions of laws. The caller uses
+    only the bounds named by `ends`: "lower", "upper" or "both". `integral` bounds the number of one composition, or
+    returns None if it cannot. Compositions for which it returns None are passed as one list to `gridded`, which bounds
+    the largest number among them; its keyword arguments are `ends` and `known`, the largest lower bound so far."""
     answers = [integral(parts) for parts in compositions]
     found = [one for one in answers if one]
     if left := [parts for parts, one in zip(compositions, answers, strict=True) if not one]:
@@ -393,11 +398,11 @@ def _largest(
 
 
 def _compositions(cost: Cost, end: int) -> list[Parts]:
-    """The compositions, tuples of pairs (law of one release's privacy loss, number of such releases), whose largest
-    delta bounds the delta of a cost from above (`end` 0) or from below (`end` 1): one for each order of two
-    neighbouring data sets, or a single one if both orders have equal laws. One Gaussian law stands for all Gaussian
-    releases without sampling, whose mu^2 add up. For `end` 0 one law stands for all zCDP steps, and ValueError is
-    raised if their rho is above 100; for `end` 1 they are left out, which can only lower delta."""
+    """Returns the compositions whose largest delta bounds the delta of a cost from above (`end` 0) or from below (`end`
+    1). A composition is a tuple of pairs (law of one release's privacy loss, number of such releases). There is one for
+    each order of two neighbouring data sets, or a single one if both orders have equal laws. One Gaussian law stands
+    for all Gaussian releases without sampling, whose mu^2 add up. For `end` 0 one law stands for all zCDP steps, and
+    ValueError is raised if their rho is above 100. For `end` 1 zCDP steps are left out, which can only lower delta."""
     extra: list[tuple[Law, int]] = []
     if square := cost.squares[end]:
         extra.append((Gaussian("remove", 1.0, 1 / math.sqrt(square)), 1))
@@ -416,7 +421,7 @@ def _compositions(cost: Cost, end: int) -> list[Parts]:
 
 
 def _plain_delta(at: tuple[float, float], square: float, end: int) -> float:
-    # Delta, bounded above (`end` 0) or below (1), at the epsilon at[end], if the releases' mu^2 sum to `square` >= 0
+    # An upper (`end` 0) or lower (1) bound on delta at the epsilon at[end], if the releases' mu^2 sum to `square` >= 0
     if square == 0:
         return 0.0
     found = float(delta_from_gdp(at[end], math.sqrt(square)))

@@ -1,19 +1,20 @@
-"""The types of a certified answer: two ends between which the exact number lies."""
+"""Two types for a number that is known to lie in an interval: `Bracket` for users, `Bounds` inside the package."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Bracket:
-    """A certified answer: the exact number lies in [lower, upper], all errors of its computation included.
+    """An interval [lower, upper] that is proved to contain an exact number, all errors of its computation included.
 
     Attributes:
-        lower, upper: the ends.
-        value: the number to use: the end that is safe for privacy. Only `delta_of_history` returns as `value` an
-            estimate of delta between the two ends; `upper` is then the safe number.
-        method: how the answer was computed: "closed form", "grid" (sums over a grid of privacy losses), "search" (by a
-            calibration), or "one record after another" (for a group, by the cost of a single record).
-        notes: sentences that a reader of the answer must know.
+        lower: the lower end of the interval.
+        value: the number to use: the end of the interval that is safe for privacy. Only in an answer of
+            `delta_of_history` it is an estimate between the two ends; there `upper` is the safe number.
+        upper: the upper end of the interval.
+        method: how the number was computed: "closed form", "grid" (sums over a grid of privacy losses), "search" (of a
+            parameter that meets a target), or "one record after another" (for a group, from a single record).
+        notes: sentences to show together with the number.
     """
 
     lower: float
@@ -25,13 +26,13 @@ class Bracket:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Two certified ends of a number, `lower` <= `upper`: the exact number lies in [lower, upper]."""
+    """A lower and an upper bound on a number, `lower` <= `upper`, which hold for certain."""
 
     lower: float
     upper: float
 
     def within(self, other: "Bounds") -> "Bounds":
-        """Return the narrowest bounds that follow from these and from `other` bounds on the same number. If rounding
-        makes the two disjoint, both ends are the larger lower end."""
+        """Returns the intersection of this interval and `other`, which must bound the same number. If rounding makes
+        the two disjoint, both bounds of the result are the larger one of the two lower bounds."""
         lower = max(self.lower, other.lower)
         return Bounds(lower, max(min(self.upper, other.upper), lower))

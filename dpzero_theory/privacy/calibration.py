@@ -1,4 +1,4 @@
-"""The smallest noise multiplier with which a number of steps meets a privacy target (epsilon, delta)."""
+"""Finds the smallest noise multiplier with which a number of steps meets a privacy target (epsilon, delta)."""
 
 import math
 from collections.abc import Callable
@@ -23,20 +23,20 @@ _BEYOND = 1e300  # the largest noise multiplier and the largest target epsilon t
 _LOUD = 1e6  # A noise multiplier that every noise law accepts
 _PURE_ACCURACY = 1e-10  # a bound on the relative error of the multiplier of a law with pure epsilon, at delta = 0
 _ROUGH, _FINE = 0.5, 1e-3
-"""The relative width of bounds on delta: where delta is far from the target, and where it is near; with the second one
-bounds are those that `delta_of_history` gives."""
+"""Two relative widths for bounds on delta: the first where delta is far from the target; the second near the target,
+where the bounds equal those of `delta_of_history`."""
 _SHARP = 1e-7  # if bounds on delta have at most this relative width, the multiplier is searched for to this accuracy
 _NEAR, _SHARE, _CLOSED, _SETTLED = 0.02, 5e-5, 1e-11, 4e-4
-"""The relative accuracy of the multiplier: of the first, rough search; of the answer; of the answer where delta has a
-closed form; and the largest first step by which the answer is raised where the accountant still misses the target."""
+"""Relative accuracies of the noise multiplier: of the first, rough search; of the answer; of the answer where delta has
+a closed form; and the largest first step by which the answer is raised if the accountant still misses the target."""
 _JUMP = 2e-4  # the relative distance from the answer at which a search may end where bounds on delta jump
 _APART, _FARTHEST = 3e-4, 0.3
-"""The relative distance of the lower end at which it is tried first where its laws are others than those of the upper
-end; and the largest one by which it is moved after a look at delta."""
+"""Relative distances of the lower bound on the multiplier from the upper one: the first that is tried, where the two
+bounds come from different laws; and the largest one by which it moves after delta was computed once."""
 
 _Deltas = Callable[[float, float, Ends], Bounds]
-"""A function that bounds delta. Its arguments are a noise multiplier, the relative width that is wanted, and the ends
-of the bounds that the caller uses."""
+"""The type of a function of a noise multiplier, a relative width and "lower", "upper" or "both" (the bounds that the
+caller uses). It returns bounds on delta for that multiplier, of about that width."""
 
 
 def calibrate(
@@ -51,48 +51,50 @@ def calibrate(
     group: int = 1,
     n: int | None = None,
 ) -> Bracket:
-    """The smallest noise multiplier with which so many steps are (epsilon, delta)-differentially private.
+    """Finds the smallest noise multiplier with which `steps` equal steps are (epsilon, delta)-differentially private.
 
     Args:
         epsilon: the target, > 0; at most 10^4 with sampled batches.
         delta: the target, 1e-30 <= delta < 1; with Laplace noise also 0.
-        steps: T >= 1.
+        steps: the number of steps, >= 1.
         sampling: how batches are drawn, for example `Poisson(1 / 16)`.
         relation: which data sets are neighbours: "replace-one", "add-remove" or "zero-out"; there is no default.
-        mechanism: the noise law, a name in `dpzero_theory.MECHANISMS` such as "gaussian" or "laplace", or
-            "discrete-gaussian:M" and "discrete-laplace:M" for noise on integers, M >= 1 of which are one clip.
-        coordinates: K >= 1, how many numbers a record contributes to a step; they are clipped jointly in L2 norm.
-        group: the number of records in which neighbouring data sets may differ, 1 unless whole users are protected.
-        n: the number of records of the larger data set, or None if it is not known. It must be given for groups in
-            fixed-size batches under add-remove.
+        mechanism: the noise law, a name in `dpzero_theory.MECHANISMS` such as "gaussian" or "laplace". For noise on
+            integers use "discrete-gaussian:M" or "discrete-laplace:M", where the per-record clip is M >= 1 integers.
+        coordinates: the number K >= 1 of values that a record contributes to a step, clipped as a vector in L2 norm.
+        group: the number of records in which neighbouring data sets may differ. Use 1, or the largest number of records
+            of one user to protect users.
+        n: the number of records of the larger data set, or None if unknown. Needed only if `group` > 1 and batches have
+            a fixed size under "add-remove".
 
     Returns:
-        A bracket around the exact number; `value` is `upper`, with which the target is certainly met: there `epsilon`
-        at delta and `delta` at epsilon are at most the target. At `lower` a certified lower end of delta exceeds delta
-        (of epsilon, for delta = 0). The two differ by 1e-3 of the noise or less, and by 1e-7 for Gaussian noise in
-        Poisson batches. On a coarse lattice (discrete-gaussian:M with few integers M to the clip) more noise may
-        cost more, so that a multiplier below `lower` may meet the target too. The multiplier is what `Step` takes as
-        `noise`: the standard deviation of the noise on the sum of a batch (for Laplace noise its scale b), divided by
-        the per-record clip.
+        A `Bracket` around the exact multiplier. Use `value`, which equals `upper`: with it the target is certainly met.
+        With `lower` it is proved to be missed, or `lower` is 0. The two differ by 1e-3 of the multiplier or less, and
+        by 1e-7 for Gaussian noise in Poisson batches. On a coarse lattice ("discrete-gaussian:M" with small M) more
+        noise may cost more privacy, so that some multiplier below `lower` may meet the target too. The multiplier is
+        the argument `noise` of `Step`: the standard deviation of the noise on the sum of a batch (for Laplace noise its
+        scale b), divided by the per-record clip.
 
     Raises:
-        ValueError: an argument outside its range, or a target that random allocation with epochs of over 100 steps
-            meets with a multiplier below 0.2 (0.35 with replace-one).
-        PreconditionError: every noise multiplier, however small, meets the target, because a record is used at all with
-            probability at most delta: 1 - (1-q)^T with Poisson batches of rate q.
+        ValueError: an argument is outside its range, or the target is met by a multiplier that is too small to be
+            searched for: random allocation with epochs of over 100 steps and a multiplier below 0.2 (0.35 with
+            replace-one).
+        PreconditionError: every noise multiplier, however small, meets the target, because the probability that a
+            record is used at all is at most delta: 1 - (1-q)^T for T Poisson batches of rate q.
     """
     target, share = check.real("epsilon", epsilon, above=0), check.real("delta", delta, at_least=0, below=1)
     return calibrated(Step(_LOUD, sampling, Relation(relation), mechanism, coordinates, steps), target, share, group, n)
 
 
 def calibrated(made: Step, epsilon: float, target_delta: float, group: int = 1, n: int | None = None) -> Bracket:
-    """The smallest noise multiplier with which the steps `made`, whose own multiplier is ignored, meet the target
-    (`epsilon`, `target_delta`), for neighbouring data sets that differ in up to `group` records, from 1 to n. The
-    larger data set has `n` records, or None if that is not known; groups in fixed-size batches under add-remove need
-    it. epsilon is above 0, and at most 10^4 with sampled batches; target_delta is in [1e-30, 1), or 0 for noise with a
-    pure epsilon such as Laplace. The `value` of the result is its upper end, with which the target is certainly met.
-    Raises ValueError for an argument outside its range (messages call the target target_epsilon and target_delta), and
-    PreconditionError if every multiplier, however small, meets the target."""
+    """Finds the smallest noise multiplier with which the steps `made`, whose own multiplier is ignored, meet the target
+    (`epsilon`, `target_delta`). Neighbouring data sets differ in up to `group` records, 1 <= group <= n. `n` is the
+    number of records of the larger data set, or None if unknown; it is needed only for groups in fixed-size batches
+    under "add-remove". `epsilon` is above 0, and at most 10^4 with sampled batches; `target_delta` is in [1e-30, 1), or
+    0 for noise that is private without a delta, such as Laplace noise. Returns a `Bracket` around the exact multiplier,
+    whose `value` equals `upper`, with which the target is certainly met. Raises ValueError for an argument outside its
+    range (messages call the target target_epsilon and target_delta), and PreconditionError if every multiplier meets
+    the target."""
     check.real("target_epsilon", epsilon, above=0, at_most=_BEYOND)
     delta = check.real("target_delta", target_delta, at_least=0, below=1)
     loud = Group(made.with_noise(_LOUD), group, n)
@@ -170,13 +172,12 @@ def _least_noise(
     least: float = 0.0,
     floor: float = 0.0,
 ) -> Bounds | None:
-    """Bounds on the noise multiplier at which delta at an `epsilon` > 0 equals `target` > 0. `deltas` bounds delta for
-    a noise multiplier, the relative width that is wanted and the ends that are used; the search begins at the guess
-    `start`. At `upper` the upper bound on delta is at most the target; `upper` has the relative accuracy `share`, or a
-    finer one if bounds on delta are very narrow. At `lower` the lower bound on delta is above the target, or `lower` is
-    0. Returns None if the multiplier `least` meets the target: less is not tried. Below `floor` nothing is known: if
-    `floor`, above `least`, meets the target, the bounds are 0 and `floor`. Raises ValueError if no multiplier up to
-    1e300 meets it."""
+    """Returns bounds on the noise multiplier at which delta at `epsilon` > 0 equals `target` > 0. With the multiplier
+    `upper` the upper bound on delta is at most the target. With `lower` the lower bound on delta is above the target,
+    or `lower` is 0. `deltas` bounds delta for a multiplier, and the search begins at the guess `start`. `share` is the
+    relative accuracy of `upper`, which is finer if bounds on delta are very narrow. Returns None if the multiplier
+    `least` meets the target. Below the multiplier `floor` no bounds on delta are known: if `floor` is above `least` and
+    meets the target, (0, `floor`) is returned. Raises ValueError if no multiplier up to 1e300 meets the target."""
     log_target, fall = _log_mu(epsilon, target), -2 * math.log(target)
     # The log of delta rises about `root` times as fast as the log of mu.
     root = math.sqrt(fall * (fall + 2 * epsilon))
@@ -211,7 +212,7 @@ def _least_noise(
         excess = partial(beyond, wanted=wanted, ends=ends)
         if narrow:
             return within(excess, near, slope=slope, share=min(share, _SHARP))
-        # Bounds that jump where the noise moves a little are not worth the finest search.
+        # Bounds on delta jump while the noise changes a little, so the finest search is no use.
         aim = (1e-15, share * slope) if ends == "lower" else (-share * slope, 0.0)
         return within(excess, near, slope=slope, share=max(share, jump), aim=aim)
 
@@ -224,7 +225,7 @@ def _least_noise(
         known = missed is not None and beyond(missed, _FINE, "lower") > 0
         return Bounds((missed if known else search(missed or met, share, _FINE, "lower")[0]) or 0.0, met)
     slope = max(_root(seen["upper"])[1], slope / 4) if len(seen["upper"]) > 1 else slope
-    # Where one evaluation gives both ends, the lower one at `met` says how far down it meets the target.
+    # The lower bound on delta at `met`, computed with the upper one, tells how much less noise meets the target.
     lower = deltas(met, _FINE, "upper").lower
     both = _log_mu(epsilon, lower) - log_target if lower > 0 else -_APART * slope
     near = met * math.exp(max(both, -_FARTHEST) / slope - share / 2)
@@ -253,10 +254,10 @@ def _root(values: dict[float, float]) -> tuple[float, float]:
 
 
 def settled(bracket: Bracket, beyond: Callable[[float], float]) -> Bracket:
-    """Return a bracket with its upper end raised until the accountant certifies that it meets the target, and with
-    `value` = `upper`: the rounding of the search that found `bracket` differs from that of the accountant's answers.
-    `beyond` takes the number and returns the relative amount by which the target is missed, at most 0 where it is met,
-    as `Group.excess` of the steps with this noise does. Raises ValueError if no float is enough."""
+    """Returns `bracket` with its upper end raised until the accountant confirms that it meets the target, because a
+    search and the accountant round differently. `value` is set to the upper end, too. `beyond(x)` returns the relative
+    amount by which the number x misses the target, at most 0 if it is met. Raises ValueError if no x <= 1e300 meets
+    it."""
     value = bracket.upper
     if (missed := beyond(value)) > 0:
         # Bounds may jump by 1e-5 where the number hardly moves, so that a shorter first step would often be in vain.

@@ -1,9 +1,8 @@
-"""The noise laws. For each law: how it is drawn, what it costs, how it is calibrated, and how exactly it is drawn.
+"""The noise laws, such as Gaussian and Laplace noise. A law knows how its noise is drawn, what steps with it cost, and
+how exactly the drawn numbers follow it.
 
-A release is a sum of clipped contributions plus noise of one of these laws. What releases cost is stated as a `Cost`,
-which composes with the costs of releases with other laws. The function that is summed may depend on earlier releases;
-its noise may not. A new law is a subclass of `Mechanism` and one call of `MECHANISMS.register`; other laws are not
-accounted. Noise on integers is compared with continuous noise by the random rounding of laws/derivation.md, section 8.
+A step releases a sum of clipped per-record contributions plus noise of one law. The function that is summed may depend
+on earlier releases; the noise may not. To add a law, write a subclass of `Mechanism` and call `MECHANISMS.register`.
 """
 
 import math
@@ -37,20 +36,20 @@ from dpzero_theory.registry import Registry
 
 MOST_COMPOSED = 2**24  # the largest number of equal steps whose cost is computed from a finite pair of laws
 _KERNEL = 2
-"""The parameter tau, in units of the lattice, of the random rounding by which discrete noise is compared with
-continuous noise (laws/derivation.md, section 8). The noise of training runs is accounted with this tau."""
-_RATIO = 1e-12  # with noise that is too small for `_KERNEL` tau is chosen so that `_discrete_gap` is about this
+"""The parameter tau, in lattice units, of the random rounding by which discrete noise is compared with continuous noise
+(laws/derivation.md, section 8). The noise of training runs is accounted with this tau."""
+_RATIO = 1e-12  # for noise too small for tau = `_KERNEL`, a tau is chosen for which `_discrete_gap` is about this
 _SAME = 2.0**-46
-"""Discrete noise of parameter sigma lattice units with (tau/sigma)^2 up to this is accounted as continuous noise of the
-same multiplier: those that surely cost more, and surely less, differ from it by less than 1e-14 of it."""
+"""If (tau/sigma)^2 is at most this number, discrete Gaussian noise of sigma lattice units is accounted as continuous
+noise with the same multiplier. The two multipliers that bound the cost then differ by less than a relative 1e-14."""
 _PURE_ROUNDING = 1e-11  # a bound on the relative rounding error of a pure epsilon
 _FORMULA_ROUNDING = 1e-12  # a bound on the relative rounding error of the formulas of Laplace noise
 _LARGEST = 700.0  # the largest a = 1/noise_multiplier of Laplace noise with sampled batches: e^a must be a float
 
 
 class StepLike(Protocol):
-    """What a noise law needs to know of equal steps: the fields `noise`, `sampling`, `relation`, `coordinates` and
-    `steps` of `step.Step`, which explains them."""
+    """The fields of `step.Step` that a noise law reads: the noise multiplier, the sampling, the neighbouring relation,
+    the number of released coordinates and the number of equal steps."""
 
     @property
     def noise(self) -> float: ...
@@ -65,16 +64,16 @@ class StepLike(Protocol):
 
 
 class Mechanism(ABC):
-    """One law of noise on a sum.
+    """The base class of noise laws. A noise law is the distribution of the noise that is added to a sum.
 
     Attributes:
-        name: the law's name in a `Step`.
-        noise: the name of the law's family, such as "gaussian", by which training runs choose a law.
-        lattice: whether sums and noise are integers.
-        exactness: a clause that says how exactly the drawn numbers have the law.
-        coordinates: the largest number of coordinates of a release. The vector of a record is clipped in L2 norm.
-        samplings: the names of the samplings with which the law is accounted for, or None for all.
-        note: a sentence that a reader of the accountant's answer must know, or "".
+        name: the law's name, as given to `Step(mechanism=...)`.
+        noise: "gaussian", "laplace" or another family name, by which a training run selects its law.
+        lattice: True if sums and noise are integers, False if they are floats.
+        exactness: a clause for privacy statements that says how exactly drawn numbers follow the law.
+        coordinates: the largest number of coordinates of one release. A record's vector of them is clipped in L2 norm.
+        samplings: the names of the samplings with which the law can be accounted, or None for all.
+        note: a sentence that is shown with every privacy answer for this law, or "".
     """
 
     name: str
@@ -86,12 +85,12 @@ class Mechanism(ABC):
     note: str = ""
 
     def on(self, levels: int) -> "Mechanism":
-        """Return the law of this family for noise on integers of which `levels` >= 1 are one clip; or a continuous law
-        itself."""
+        """Returns the law of this family for noise on integers where the clip is `levels` >= 1 integers. A continuous
+        law returns itself."""
         return self
 
     def require(self, step: StepLike) -> None:
-        """Raise ValueError if no cost is known for this law with the sampling, coordinates and noise of `step`."""
+        """Raises ValueError if no cost is known for this law with the sampling, coordinates and noise of `step`."""
         if self.samplings is not None and step.sampling.name not in self.samplings:
             names = ", ".join(self.samplings)
             raise ValueError(f"sampling must be one of {names} with mechanism {self.name}; got {step.sampling.word!r}")
@@ -101,36 +100,37 @@ class Mechanism(ABC):
             )
 
     def least(self, step: StepLike) -> float:
-        """The least noise multiplier with which the accountant has a bound for the steps `step`, whose own noise is
-        ignored; 0 if it has one for any."""
+        """Returns the smallest noise multiplier for which the accountant knows a bound for the steps `step`, or 0 if it
+        knows one for every multiplier. The multiplier of `step` itself is ignored."""
         return 0.0
 
     @abstractmethod
     def cost(self, step: StepLike, size: int = 1, n: int | None = None) -> Cost:
-        """The privacy cost of all `step.steps` equal steps of `step`, for data sets that differ in up to `size` >= 1
-        records; `law.UNKNOWN`, which is infinite, if no bound is known. `n` is the number of records of the larger data
-        set, or None for a cost that holds for any number. `require` must have accepted the step."""
+        """Returns the privacy cost of all `step.steps` equal steps for data sets that differ in up to `size` >= 1
+        records; `law.UNKNOWN`, an infinite cost, if no bound is known. `n` is the number of records of the larger data
+        set; with None the cost holds for any number. Call `require` first."""
 
     def multiplier(self, step: StepLike, target_epsilon: float) -> float | None:
-        """The least noise multiplier, rounded up by at most 1e-11 of it, with which all steps of `step`, whose own
-        noise is ignored, are target_epsilon-DP at delta = 0 for data sets that differ in one record; None if the law
-        never gives delta = 0. Raises ValueError for a target that noise too small for the law's bounds would meet."""
+        """Returns the smallest noise multiplier, rounded up by at most a relative 1e-11, with which all `step.steps`
+        steps together are `target_epsilon`-private at delta = 0 for data sets that differ in one record. Returns None
+        if the law is never private at delta = 0. The multiplier of `step` itself is ignored. Raises ValueError for a
+        target so large that the multiplier is below the smallest that the law can account."""
         return None
 
     @abstractmethod
     def scale(self, noise_multiplier: float, levels: int) -> float:
-        """The parameter of the noise in units of the sum, which `draw` takes, for a noise multiplier and a clip of
-        `levels` units: the standard deviation for Gaussian laws (sigma of exp(-x^2/(2 sigma^2)) on integers), b of
-        exp(-|x|/b) for Laplace laws. For laws on a lattice it is an integer, rounded up."""
+        """Returns the parameter to pass to `draw`, in the units of the sum, for a noise multiplier and a clip of
+        `levels` units. It is the standard deviation of Gaussian noise, the sigma of exp(-x^2/(2 sigma^2)) on integers,
+        or the b of exp(-|x|/b) for Laplace noise. For laws on integers it is rounded up to an integer."""
 
     @abstractmethod
     def draw(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> NDArray[Any]:
-        """Draw noise with the parameter `scale` in an array of this shape, float64 or, on a lattice, int64, by random
-        bits of `source`."""
+        """Draws an array of noise of this `shape` with the parameter `scale`, using random bits of `source`. Its dtype
+        is float64, or int64 for laws on integers."""
 
 
 class Gaussian(Mechanism):
-    """Continuous Gaussian noise, as float64 numbers."""
+    """Continuous Gaussian noise, drawn as float64 numbers."""
 
     name = "gaussian"
     noise = "gaussian"
@@ -149,7 +149,7 @@ class Gaussian(Mechanism):
 
 
 class _OnLattice(Mechanism):
-    # Noise on integers, of which M = `levels` are one clip; or of any M >= `fine`, for `levels` 0
+    # Noise on integers, where the clip is M = `levels` integers, or any M >= `fine` if `levels` is 0
     family: ClassVar[str]  # the law's name is `family`:M, such as discrete-gaussian:16
     whole: ClassVar[str]  # its name for `levels` 0
     fine: ClassVar[int]
@@ -166,17 +166,17 @@ class _OnLattice(Mechanism):
 
 
 class DiscreteGaussian(_OnLattice):
-    """Discrete Gaussian noise on sums that are integers: x has a probability proportional to exp(-x^2/(2 (s M)^2)),
-    where s is the noise multiplier and M the number of integers that is one clip.
+    """Discrete Gaussian noise on integer sums: the integer x has a probability proportional to exp(-x^2/(2 (s M)^2)),
+    where s is the noise multiplier and the per-record clip is M integers.
 
-    Sums over the integers give the exact cost, within bounds, of at most 2^24 releases of one number each, with full or
-    Poisson batches, if s is at least 0.05 and s M at most 256. The cost of other releases is bounded by the costs of
+    The cost is computed from the integer probabilities themselves for at most 2^24 releases of one number each, with
+    full or Poisson batches, if s is at least 0.05 and s M at most 256. Otherwise it is bounded by the costs of
     continuous Gaussian noise with a slightly smaller and a slightly larger standard deviation. For that s M must be at
-    least 2.43 for one released number, and more, up to 4, for many; with less `require` raises ValueError.
+    least 2.43 for one released number, and up to 4 for many; `require` raises ValueError below.
 
     Args:
-        levels: M >= 1, for the law named `discrete-gaussian:M`. 0 is for the law named `discrete-gaussian`, with any M
-            of at least 2^28, whose cost hardly depends on M: M = 2^28 is taken.
+        levels: M >= 1, for the law named "discrete-gaussian:M". 0 is for the law "discrete-gaussian", which stands for
+            any M >= 2^28; its cost hardly depends on M, and M = 2^28 is used.
     """
 
     family = whole = "discrete-gaussian"
@@ -219,10 +219,11 @@ class DiscreteGaussian(_OnLattice):
         return self.compared(step, size, n)
 
     def compared(self, step: StepLike, size: int = 1, n: int | None = None) -> Cost:
-        """Bound the privacy cost of `step` by the costs of continuous Gaussian noise with a slightly smaller standard
-        deviation, from above, and a slightly larger one, from below; infinite if s M is below 2.43 to 4 (`require`), or
-        for groups if the law has M integers to a clip. `size` is the largest number of records in which data sets
-        differ, `n` the number of records of the larger one, or None for any number."""
+        """Bounds the privacy cost of all steps of `step` by the costs of continuous Gaussian noise with a slightly
+        smaller (upper bound) and a slightly larger standard deviation (lower bound). Data sets differ in up to `size`
+        records, and the larger one has `n`; None for `n` means any number. Returns an infinite cost if the noise is too
+        small for this comparison (less than 2.43 to 4 integers), or if `size` > 1 and the law has a fixed number of
+        integers to the clip."""
         s, numbers = step.noise, step.steps * step.coordinates
         if s < _least_multiplier(self._units, numbers) or (size > 1 and self.levels):
             return UNKNOWN
@@ -306,9 +307,9 @@ for _law in (DiscreteGaussian, _Laplace):
 
 
 def noise_law(noise: object, *, lattice: bool) -> Mechanism:
-    """The law from which a training run draws its noise: on integers if its sums are integers (`lattice`), else
-    continuous. `noise` is "gaussian", on a lattice also "laplace", or the attribute `noise` of another registered law.
-    Raises ValueError if there is no such law."""
+    """Returns the law from which a training run draws its noise: a law on integers if `lattice` is True, else a
+    continuous law. `noise` is "gaussian", or with `lattice` also "laplace", or the attribute `noise` of another
+    registered law. Raises ValueError if there is no such law."""
     laws = {law.noise: law for law in MECHANISMS.values() if law.lattice == lattice}
     return laws[check.choice("noise", noise, laws)]
 
@@ -328,11 +329,10 @@ def _least_multiplier(levels: int, numbers: int) -> float:
 
 
 def _discrete_gap(numbers: int, tau: float = _KERNEL) -> float:
-    """How much discrete noise differs from randomly rounded continuous noise: a number G >= 0, rounded up, such that no
-    event about `numbers` released integers has probabilities more than a factor e^G apart with the two. The first is
-    discrete Gaussian noise of any parameter sigma > `tau`. The second is Gaussian noise of variance sigma^2 - tau^2,
-    whose sum y becomes an integer x with probability proportional to e^(-(x - y)^2/(2 tau^2)). `tau` is >= 1/2, in
-    units of the lattice like sigma."""
+    """Returns a number G >= 0, rounded up, such that the probabilities of every event about `numbers` released integers
+    under two noises are within a factor e^G. The first noise is discrete Gaussian with a parameter sigma > `tau`. The
+    second is Gaussian of variance sigma^2 - tau^2, after which the noisy sum y is rounded to an integer x with
+    probability proportional to e^(-(x - y)^2/(2 tau^2)). `tau` >= 1/2 and sigma are in lattice units."""
     r = math.exp(-2 * math.pi**2 * check.real("tau", tau, at_least=0.5) ** 2)
     # kappa bounds the relative error with which the probabilities of the rounding are normalised.
     kappa = 2 * r / (1 - r**3)  # at least 2 times the sum of r^(j^2) over j >= 1, since j^2 >= 1 + 3 (j - 1)

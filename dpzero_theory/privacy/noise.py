@@ -1,14 +1,12 @@
-"""Noise for private releases, from the operating system's entropy, or from a seed in tests.
+"""Draws noise for private releases from the operating system, or from a seed in tests.
 
-A release is private only if nobody can redraw its noise. `SystemNoise` therefore takes every bit from the operating
-system, keeps no state, has no seed and cannot be saved. `SeededNoise` is for tests, and its `private` is False. Random
-directions and batches never come from either.
+A release is private only if nobody can draw its noise again. So `SystemNoise` takes every bit from the operating system
+and has no seed, no state and no saved form. `SeededNoise` is for tests only.
 
-There are two kinds of noise. `gaussian` is float64: its law is the continuous Gaussian up to rounding, which is what
-the formulas of `gaussian.py` assume and what floating point only approximates. `discrete_gaussian` and
-`discrete_laplace` are integers with exactly these laws, by the algorithms of Canonne, Kamath and Steinke (The Discrete
-Gaussian for Differential Privacy, NeurIPS 2020). The running time of a draw depends on the drawn value, as in every
-rejection sampler, so timings must not be published.
+`NoiseSource.gaussian` returns floats whose law is the continuous Gaussian up to rounding. `discrete_gaussian` and
+`discrete_laplace` return integers with exactly these laws, by the algorithms of Canonne, Kamath and Steinke (The
+Discrete Gaussian for Differential Privacy, NeurIPS 2020). The time that a draw takes depends on its value, so do not
+publish timings.
 """
 
 import math
@@ -32,11 +30,10 @@ _LARGEST_SCALE = 2**56  # of noise on integers: about the largest int64 is 128 t
 
 
 class NoiseSource(ABC):
-    """A source of noise of three laws: Gaussian, discrete Gaussian and discrete Laplace.
+    """The base class of sources of Gaussian, discrete Gaussian and discrete Laplace noise.
 
-    A subclass returns `count` uniformly random bytes from `_bytes(count)`. The argument `size` of the three methods is
-    the shape of the array that they return, or its length if it is an integer. They raise ValueError for an argument
-    outside the range that they state.
+    A subclass implements `_bytes(count)`, which returns `count` uniformly random bytes. In the other methods `size` is
+    the shape of the returned array; an integer n stands for (n,), and the default () for a single number.
 
     Attributes:
         private: True only if no seed, file or other process can reproduce the draws.
@@ -49,10 +46,10 @@ class NoiseSource(ABC):
     def _bytes(self, count: int) -> bytes: ...
 
     def gaussian(self, std: float, size: _Size = ()) -> NDArray[np.float64]:
-        """Draw an array of shape `size`, an integer or a tuple, of N(0, std^2) in float64, with `std` from 0 to 1e300,
-        by inversion of 64-bit uniform numbers. One bit is the sign, and the other 63 are an integer k with the tail
-        probability u = (k + 1/2)/2^64. So probabilities are resolved to 2^-64, and |value| <= 9.2 std; the largest
-        values are 0.1 std apart. Raises ValueError for another `std`."""
+        """Draws a float64 array of shape `size` of Gaussian noise with mean 0 and standard deviation `std`, in [0,
+        1e300]. Each number is computed from 64 random bits by inversion of the distribution function: one bit is the
+        sign, and the other 63 are an integer k with the tail probability (k + 1/2)/2^64. So |value| <= 9.2 std, and the
+        largest values are 0.1 std apart. Raises ValueError if `std` is outside its range."""
         std = real("std", std, at_least=0.0, at_most=1e300)
         shape = _shape(size)
         words = np.frombuffer(self._bytes(8 * math.prod(shape)), dtype=np.uint64).reshape(shape)
@@ -60,9 +57,9 @@ class NoiseSource(ABC):
         return np.asarray(std * np.where(words & np.uint64(1), tail, -tail))
 
     def discrete_gaussian(self, scale: int, size: _Size = ()) -> NDArray[np.int64]:
-        """Draw an array of shape `size`, an integer or a tuple, of integers x, each with probability exactly
-        proportional to exp(-x^2/(2 scale^2)), for a whole number `scale` from 1 to 2^56, else ValueError. The standard
-        deviation is smaller than `scale`, by 1e-7 of it at scale 1 and by less than float64 can show from scale 2."""
+        """Draws an int64 array of shape `size`; the integer x has a probability exactly proportional to exp(-x^2/(2
+        scale^2)). `scale` is an integer from 1 to 2^56, else ValueError. The standard deviation is smaller than
+        `scale`, by a relative 1e-7 at scale 1 and by less than float64 can show from scale 2 on."""
         # Laplace noise of scale t, kept with probability exp(-(|x| - sigma^2/t)^2/(2 sigma^2)), is discrete Gaussian.
         fast = type(scale) is int and 0 < scale <= _LARGEST_SCALE
         sigma = scale if fast else integer("scale", scale, at_most=_LARGEST_SCALE)
@@ -76,8 +73,8 @@ class NoiseSource(ABC):
         return self._drawn(t, size, keeps)
 
     def discrete_laplace(self, scale: int, size: _Size = ()) -> NDArray[np.int64]:
-        """Draw an array of shape `size`, an integer or a tuple, of integers x, each with probability exactly
-        proportional to exp(-|x|/scale), for a whole number `scale` from 1 to 2^56, else ValueError."""
+        """Draws an int64 array of shape `size`; the integer x has a probability exactly proportional to
+        exp(-|x|/scale). `scale` is an integer from 1 to 2^56, else ValueError."""
         return self._drawn(integer("scale", scale, at_most=_LARGEST_SCALE), size)
 
     def _drawn(
@@ -105,9 +102,9 @@ class NoiseSource(ABC):
         return kept
 
     def _accepted(self, rate: NDArray[np.float64], exact: Callable[[int], Fraction]) -> NDArray[np.bool_]:
-        """Draw a boolean for each entry of `rate`, shape (count,), true with probability exactly e^-r, where `exact`
-        returns the exact rate r >= 0 for an entry's index. e^-rate for the float in `rate` must differ from e^-r by at
-        most 2^-45, since draws that are nearer than 2^-44 are decided exactly."""
+        """Draws an array of booleans of the shape of `rate`, (count,), each True with probability exactly e^-r. r >= 0
+        is the exact rate, which `exact` returns for an index. e^-rate, for the float in `rate`, must differ from e^-r
+        by at most 2^-45, since draws nearer than 2^-44 to it are decided exactly."""
         words, chance = self._words(len(rate)), np.exp(-rate)
         beyond = words.astype(np.float64) * 2.0**-_WORD_BITS - chance
         accepted = beyond < 0
@@ -122,7 +119,7 @@ class NoiseSource(ABC):
         while True:
             with localcontext(Context(prec=bits)):
                 chance = (-Decimal(rate.numerator) / rate.denominator).exp() * 2**bits
-            # The last of `bits` decimal digits may be wrong, and there are fewer of them before the point.
+            # `chance` has `bits` correct decimal digits, and fewer before the point: its error is below 1.
             if not word - 1 < chance < word + 2:
                 return bool(word < chance)
             word, bits = word << _WORD_BITS | int(self._words(1)[0]), bits + _WORD_BITS
@@ -142,7 +139,7 @@ class NoiseSource(ABC):
 @final
 class SystemNoise(NoiseSource):
     """Noise from the operating system (`os.urandom`). It has no seed and no state, so its draws cannot be repeated.
-    Pickling and copying raise TypeError: a saved source could be replayed."""
+    Pickling or copying raises TypeError."""
 
     __slots__ = ()
     private = True
@@ -156,7 +153,7 @@ class SystemNoise(NoiseSource):
 
 @final
 class SeededNoise(NoiseSource):
-    """Reproducible noise for tests. `private` is False, because whoever knows the seed knows every draw.
+    """Reproducible noise for tests. Its attribute `private` is False, because whoever knows the seed knows every draw.
 
     Args:
         seed: an integer in [0, 2^64), for numpy's PCG64 generator.

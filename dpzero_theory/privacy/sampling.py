@@ -1,12 +1,10 @@
-"""How a step's batch is drawn, as values such as `Poisson(1/16)` or `RandomAllocation(1/16, taken=2)`.
+"""The ways to draw a step's batch, as values such as `Poisson(1/16)` or `RandomAllocation(1/16, taken=2)`.
 
-A value knows its sample rate q, which is the (expected) number of records in a batch over the number n of all records,
-and the other parameters of its law. `Sampling.cost` tells the accountant what T steps with such batches cost, and
-`Sampling.draw` or `Sampling.drawer` draws batches where a run can use them. The batches must stay secret: amplification
-by sampling holds only for batches that an observer does not know.
+The sample rate q of a value is the (expected) number of records in a batch over the number n of all records. Batches
+must stay secret: sampling amplifies privacy only if an observer does not know the batches.
 
-In files and on command lines a sampling is a word and a rate, as in `poisson` and 0.0625, or `random-allocation:2` and
-a rate; `sampling_of` reads them. A new sampling is a subclass of `Sampling` and one call of `SAMPLINGS.register`.
+In files and on command lines a sampling is a word and a rate, such as `poisson` and 0.0625, or `random-allocation:2`
+and a rate; `sampling_of` reads them. To add a sampling, write a subclass of `Sampling` and call `SAMPLINGS.register`.
 """
 
 import itertools
@@ -42,34 +40,32 @@ from dpzero_theory.registry import Registry
 
 _LEAST_GROUP_NOISE = 0.03  # in clips, over the number of records of a group with Poisson batches; less has no bound
 _LEAST_FULL = 1e-290
-"""Probabilities that a truncated batch is full are computed down to this; smaller ones are replaced by it. The error of
-scipy's binomial tails that is allowed for is measured, not proved: at most an eighth of it at 31,000 random tails of up
-to 10^12 trials, against sums of terms with proved bounds."""
+"""Probabilities that a truncated batch is full are computed down to this number, and smaller ones are replaced by it.
+The allowed error of scipy's binomial tails is measured, not proved: at 31,000 random tails of up to 10^12 trials the
+error was at most an eighth of what is allowed."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """One way to draw batches.
+    """The base class of the ways to draw batches.
 
-    A subclass has a `name`, the method `amplified` and, if runs can draw its batches, `draw` or `drawer`.
+    A subclass defines `name` and `amplified`, and `draw` or `drawer` if training runs can draw its batches. Its fields
+    other than `sample_rate` are whole numbers >= 1.
 
     Args:
-        sample_rate: q in (0, 1], the (expected) number of records in a batch over the number n of records. Other fields
-            of a subclass are whole numbers from 1 on.
+        sample_rate: q in (0, 1], the (expected) number of records in a batch over the number n of all records.
 
     Attributes:
         name: the name of this kind of sampling in files and on command lines, such as "cyclic-poisson".
-        arguments: the form of what follows `name` there, such as ":B" in cyclic-poisson:B; "" if nothing does. Square
-            brackets mark an optional text.
-        most_whole: the largest value of a field that is a whole number.
-        runnable: whether this package's training runs can draw such batches, and not only account for them.
-        lasting: whether batches depend on one another, so that a run draws them from a secret that is stored with it.
-        scheduled: whether batches follow a schedule from its beginning, so that T steps and then T steps that start
-            anew are not the same as 2 T steps.
-        refilled: whether a batch keeps its size when a record is missing, because another one takes its place.
-        told: what the method `note` says of answers: a format string with the fields {self} (the sampling), {relation}.
-        explained: what the method `meaning` says of how batches are drawn: a format string with the fields {self} and
-            {batch} (records in a batch).
+        arguments: the form of the text after the name, such as ":B" for "cyclic-poisson:B", with optional parts in
+            square brackets; "" if nothing follows.
+        most_whole: the largest allowed value of the fields that are whole numbers.
+        runnable: True if this package's training runs can draw such batches, False if they are only accounted for.
+        lasting: True if batches depend on one another, so that a run draws them from a secret that is stored with it.
+        scheduled: True if batches follow a schedule with a beginning, so that 2 T steps differ from T steps made twice.
+        refilled: True if a batch keeps its size when a record is missing, because another record takes its place.
+        told: the text of `note`, a format string with the fields {self} (the sampling) and {relation}.
+        explained: the text of `meaning`, a format string with the fields {self} and {batch} (records in a batch).
     """
 
     sample_rate: float
@@ -98,9 +94,9 @@ class Sampling:
 
     @classmethod
     def of(cls, arguments: str, sample_rate: float | None) -> Self:
-        """Return the sampling that the word NAME:ARGUMENTS stands for. `arguments` is the text after the colon (whole
-        numbers with slashes between them) or "", and `sample_rate` is q, or None for full batches. Raises ValueError
-        for arguments or a rate that the sampling cannot have."""
+        """Returns the sampling that the text NAME:ARGUMENTS stands for. `arguments` is the text after the colon, whole
+        numbers with slashes between them, or "". `sample_rate` is q, or None for full batches. Raises ValueError for
+        arguments or a rate that this sampling cannot have."""
         given, known = arguments.split("/") if arguments else [], cls._whole()
         least = sum(one.default is MISSING for one in known)
         if not (least <= len(given) <= len(known) and all(re.fullmatch(r"[1-9]\d{0,15}", each) for each in given)):
@@ -112,42 +108,42 @@ class Sampling:
 
     @property
     def word(self) -> str:
-        """The text NAME or NAME:ARGUMENTS for this sampling in files and on command lines, without the rate."""
+        """The text NAME or NAME:ARGUMENTS for this sampling in files and on command lines, without its rate."""
         values = [getattr(self, one.name) for one in self._whole() if getattr(self, one.name) != one.default]
         return self.name + (":" + "/".join(map(str, values)) if values else "")
 
     @property
     def most_rate(self) -> float:
-        """The largest sample rate that this sampling can have."""
+        """The largest allowed sample rate."""
         return 1.0
 
     @property
     def records(self) -> int | None:
-        """The number of records from which its batches must be drawn, or None if any number will do."""
+        """The number of records from which batches must be drawn, or None if any number is allowed."""
         return None
 
     def at(self, sample_rate: float) -> Self:
-        """Return the same sampling with another sample rate. Raises ValueError for a rate that it cannot have."""
+        """Returns a copy with the given sample rate. Raises ValueError for a rate that this sampling cannot have."""
         return replace(self, sample_rate=sample_rate)
 
     def require(self, relation: Relation) -> None:
-        """Raise ValueError if the accountant knows no bound for this sampling under `relation`."""
+        """Raises ValueError if the accountant knows no bound for this sampling under `relation`."""
 
     def largest_change(self, relation: Relation) -> int:
-        """The L2 sensitivity, 1 or 2 in units of C, of the sum over a batch of contributions that are clipped to the
-        norm C, under `relation`."""
+        """Returns the L2 sensitivity, in units of the clip, of the sum of a batch's clipped contributions under
+        `relation`: 1 or 2."""
         # In a refilled batch another record takes the place of a missing one, and both change the sum.
         refilled = self.refilled and self.sample_rate < 1 and relation is Relation.ADD_REMOVE
         return 2 if refilled else relation.sensitivity
 
     def cost(self, noise: float, steps: int, relation: Relation, size: int = 1, n: int | None = None) -> Cost:
-        """The privacy cost of releases with Gaussian noise and such batches; infinite if no bound is known.
+        """Returns the privacy cost of releases with Gaussian noise and these batches; infinite if no bound is known.
 
         Args:
-            noise: the standard deviation of the noise on the sum of a batch, over the clip.
+            noise: the standard deviation of the noise on the sum of a batch, divided by the clip.
             steps: the number of releases.
             relation: which data sets are neighbours.
-            size: the largest number of records in which the compared data sets differ.
+            size: the number of records in which the compared data sets may differ.
             n: the number of records of the larger data set, or None for a cost that holds for any number.
         """
         # An observer who knows the batches sees plain Gaussian releases. Extra knowledge can only cost more (joint
@@ -160,60 +156,62 @@ class Sampling:
         return self.group_amplified(noise, steps, relation, size, n)
 
     def amplified(self, noise: float, steps: int, relation: Relation) -> Cost:
-        """The privacy cost of `steps` releases with these batches, q < 1, for data sets that differ in one record.
-        Every subclass has this method, which `cost` calls. `noise` is the standard deviation of the Gaussian noise on
-        the sum of a batch, over the clip, and `relation` says which data sets are neighbours."""
+        """Returns the privacy cost of `steps` releases with these batches, at a sample rate below 1, for data sets that
+        differ in one record. Each subclass implements it, and `cost` calls it. `noise` is the standard deviation of the
+        Gaussian noise on the sum of a batch, divided by the clip. `relation` says which data sets are neighbours."""
         raise NotImplementedError(f"sampling {self.word} does not say what it costs")
 
     def group_amplified(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost:
-        """The privacy cost of `steps` releases with these batches, q < 1, for data sets that differ in up to `size` >=
-        2 records, the larger of which has n (None: any number); infinite if no bound is known. `noise` is the standard
-        deviation of the Gaussian noise on the sum of a batch, over the clip, and `relation` says which data sets are
-        neighbours."""
+        """Returns the privacy cost of `steps` releases with these batches, at a sample rate below 1, for data sets that
+        differ in up to `size` >= 2 records; an infinite cost if no bound is known. `n` is the number of records of the
+        larger data set, or None for any number. `noise` is the standard deviation of the Gaussian noise on the sum of a
+        batch, divided by the clip. `relation` says which data sets are neighbours."""
         return UNKNOWN
 
     def least_sought(self, relation: Relation) -> float:
-        """The least noise multiplier that calibration tries under `relation`, as with less it takes over 5 s; or 0."""
+        """Returns the smallest noise multiplier that calibration tries under `relation`, or 0 for no limit. With a
+        smaller one the accountant takes over 5 seconds."""
         return 0.0
 
     def uses(self, steps: int) -> int:
-        """The largest number of batches, of the first `steps` ones, that one record can be in."""
+        """Returns the largest number of batches, among the first `steps`, that can contain the same record."""
         return steps
 
     def chance(self, steps: int) -> float:
-        """The probability that at least one of the first `steps` batches uses a given record, or a lower bound on it;
-        the largest such probability if it differs between records."""
+        """Returns the probability, or a lower bound on it, that a given record is in at least one of the first `steps`
+        batches. If records differ in it, the largest such probability is returned."""
         return 1.0 if self.sample_rate == 1 else -math.expm1(steps * math.log1p(-self.sample_rate))
 
     def note(self, relation: Relation) -> str:
-        """A sentence to show with the accountant's answers for this sampling at q < 1 under `relation`, or ""."""
+        """Returns a sentence to show with privacy answers for this sampling at a rate below 1 under `relation`, or
+        ""."""
         return self.told.format(self=self, relation=relation)
 
     def meaning(self, n: int) -> str:
-        """A clause for a privacy statement on how batches are drawn from n records, or ""."""
+        """Returns a clause for privacy statements on how batches are drawn from `n` records, or ""."""
         return self.explained.format(self=self, batch=round(self.sample_rate * n))
 
     def batch_size(self, n: int) -> int | None:
-        """The number of records in every batch drawn from n records, or None if that number is random. Raises
-        ValueError if no such batches exist for n, for instance if q n is no whole number for batches of fixed size."""
+        """Returns the number of records in every batch drawn from `n` records, or None if it is random. Raises
+        ValueError if no such batches of `n` records exist, such as a fixed size q n that is not whole."""
         return None
 
     def draw(self, source: random.Random, n: int) -> Indices:
-        """Draw one batch from n records, with random bits from `source`; return the indices of its records. Raises
-        NotImplementedError if batches cannot be drawn, or not one without the others (`drawer` draws those)."""
+        """Draws one batch from `n` records with random bits of `source`, and returns its record indices in ascending
+        order. Raises NotImplementedError if such batches cannot be drawn, or can be drawn only by `drawer`."""
         raise NotImplementedError(f"batches of sampling {self.word} cannot be drawn")
 
     def drawer(self, source: random.Random, secret: bytes, n: int) -> Callable[[int], Indices]:
-        """Return a function from the index of a release, from 0 on, to the indices of its batch's records out of n.
-        Batches that are independent of one another come from random bits of `source`. Others follow from the 32 bytes
-        `secret`, which must be the same in every process that continues the run. Raises NotImplementedError, here or at
-        the first batch, if batches cannot be drawn."""
+        """Returns a function from the number of a step, counted from 0, to the ascending record indices of its batch.
+        `n` is the number of all records. Independent batches are drawn with random bits of `source`. Batches that
+        depend on one another are computed from the 32 bytes `secret`, which must be the same in every process that
+        continues the run. Raises NotImplementedError, here or at the first batch, if they cannot be drawn."""
         return lambda release: self.draw(source, n)
 
 
 @dataclass(frozen=True)
 class FullBatch(Sampling):
-    """Every record is in every batch. The `sample_rate` must be 1, its default."""
+    """Every record is in every batch. `sample_rate` must be 1, its default."""
 
     sample_rate: float = 1.0
     name = "full"
@@ -235,8 +233,8 @@ class FullBatch(Sampling):
 
 @dataclass(frozen=True)
 class Poisson(Sampling):
-    """Each record is in a batch independently with probability q = `sample_rate`, in (0, 1]. For drawing, q is rounded
-    down to a multiple of 2^-64."""
+    """Each record is in a batch independently with probability q = `sample_rate`, in (0, 1]. Batches are drawn with q
+    rounded down to a multiple of 2^-64."""
 
     name = "poisson"
     explained = "each record in each step independently with probability {self.sample_rate:g}; batches are secret"
@@ -271,16 +269,16 @@ def _independent(source: random.Random, n: int, q: float) -> Indices:
 
 @dataclass(frozen=True)
 class TruncatedPoisson(Poisson):
-    """Poisson batches with a limit on their size, such as what fits in memory.
+    """Poisson batches with a largest size, such as what fits in memory.
 
-    Of a batch with more than `largest` records, `largest` are used, chosen uniformly at random. In files and on command
-    lines such batches are called truncated-poisson:B/n, with B for `largest`.
+    If a batch would have more than `largest` records, `largest` of them are chosen uniformly at random. The name in
+    files and on command lines is truncated-poisson:B/n, with B for `largest`.
 
     Args:
         sample_rate: the probability with which each record is drawn, in (0, 1).
         largest: the most records in a batch, >= 1.
-        n: the number of all records, of the larger data set under add-remove. If n is the number of your records, the
-            guarantee covers a record that leaves; a record that joins is covered only if n is that number plus 1.
+        n: the number of all records; under "add-remove", of the larger data set. If n is the number of your records, a
+            record that leaves is protected. To protect also one that joins, set n to your number of records plus 1.
     """
 
     largest: int
@@ -304,11 +302,10 @@ class TruncatedPoisson(Poisson):
         return check.real("sample_rate", sample_rate, above=0, below=1)
 
     def _chances(self) -> tuple[float, float, float, float]:
-        """Bounds on probabilities about one given record and one batch, from which records are left out at random if
-        more than `largest` are drawn. The batch is called full if `largest` or more other records are drawn. Returned
-        are upper bounds on the probability that it is full, that it is not, and that it uses the record (draws it and
-        does not leave it out) given that it is full; and a lower bound on the probability that it uses the record, full
-        or not."""
+        """Returns four bounds on probabilities for one given record and one batch. A batch is called full if `largest`
+        or more other records are drawn. The first three are upper bounds on the probability that the batch is full,
+        that it is not full, and that the record is in the batch given that it is full. The fourth is a lower bound on
+        the probability that the record is in the batch."""
         q, largest, n = self.sample_rate, self.largest, self.n
         if largest >= n:
             return 0.0, 1.0, q, q
@@ -360,11 +357,10 @@ class TruncatedPoisson(Poisson):
 
 @dataclass(frozen=True)
 class CyclicPoisson(Sampling):
-    """The records are in B groups that take turns: step i draws each record of group i mod B independently with
-    probability B q, where q = `sample_rate` is at most 1/B.
+    """Records are divided into B groups that take turns: step i draws each record of group i mod B independently with
+    probability B q, where q = `sample_rate`.
 
-    The group of a record does not depend on the other records, and may be known. In files and on command lines such
-    batches are called cyclic-poisson:B.
+    A record's group does not depend on other records, and may be publicly known. Its name in files is cyclic-poisson:B.
 
     Args:
         sample_rate: q in (0, 1/B].
@@ -413,8 +409,8 @@ class CyclicPoisson(Sampling):
 
 @dataclass(frozen=True)
 class FixedSize(Sampling):
-    """A batch is a uniformly random set of q n of the n records, without replacement, where q = `sample_rate`. Drawing
-    raises ValueError if q n is not a whole number."""
+    """A batch is a uniformly random set of q n of the n records, where q = `sample_rate`. Drawing raises ValueError if
+    q n is not a whole number."""
 
     name = "fixed-size"
     explained = "{batch} records of n in each step, uniformly without replacement; batches are secret"
@@ -457,10 +453,10 @@ class FixedSize(Sampling):
 
 @dataclass(frozen=True)
 class FixedOrder(Sampling):
-    """Ordered epochs of floor(1/q) batches of q n of the n records, where q = `sample_rate`. Each record is in at most
-    one batch of an epoch, in an order that does not depend on the data. It may be known, and the same in every epoch,
-    so that sampling does not amplify privacy. Such batches are only accounted for: this package's runs cannot draw
-    them."""
+    """Epochs of floor(1/q) batches of q n of the n records each, where q = `sample_rate`, in an order that does not
+    depend on the data. Each record is in at most one batch of an epoch. The order may be public and the same in every
+    epoch, so this sampling does not amplify privacy. Such batches are accounted for, but this package's training runs
+    cannot draw them."""
 
     name = "fixed-order"
     scheduled = True
@@ -490,10 +486,10 @@ class FixedOrder(Sampling):
 
 @dataclass(frozen=True)
 class Shuffled(FixedOrder):
-    """Shuffled epochs: in every epoch the records are put into a new, secret, uniformly random order, and floor(1/q)
-    batches of q n records each, a whole number, are taken in that order, where q = `sample_rate`; the rest are left
-    out. No amplification by the secrecy of the order is proved for every adaptive use, so the upper bound on the cost
-    is that of a known order; the lower bound is 0. This package's runs cannot draw such batches."""
+    """Epochs of floor(1/q) batches of q n of the n records each, where q = `sample_rate`, taken in a secret order that
+    is uniformly random and new in every epoch; leftover records are omitted. No amplification by the secret order is
+    proved if steps depend on earlier outputs, so the upper bound on the cost is that of a known order. The lower bound
+    is 0. This package's training runs cannot draw such batches."""
 
     name = "shuffled"
     told = (
@@ -516,15 +512,16 @@ _LONG_BLOCK = 2000  # Blocks of so many steps or more are accounted as if none h
 
 @dataclass(frozen=True)
 class RandomAllocation(Sampling):
-    """Each record is in `taken` uniformly random steps of every epoch, independently of the other records.
+    """Each record is in `taken` uniformly random steps of every epoch, independently of the other records; with `taken`
+    = 1 this is also known as balls in bins.
 
-    An epoch has floor(taken/q) steps, so a batch has q n of n records on average if taken/q is a whole number, as runs
-    require, and otherwise more. In files and on command lines such batches are called random-allocation, or
-    random-allocation:K for taken = K > 1. With K = 1 the scheme is also known as balls in bins.
+    An epoch has floor(taken/q) steps. A batch has q n of n records on average if taken/q is a whole number, as training
+    runs require, and more otherwise. The name in files and on command lines is random-allocation, or
+    random-allocation:K for `taken` = K > 1.
 
     Args:
         sample_rate: q in (0, 1]; sums over a batch are divided by q n.
-        taken: the number K >= 1 of steps of an epoch in which a record is used.
+        taken: the number K >= 1 of batches of an epoch that contain a given record.
     """
 
     taken: int = 1
@@ -535,7 +532,7 @@ class RandomAllocation(Sampling):
 
     @property
     def epoch(self) -> int:
-        """The number of steps of one epoch, floor(taken/q), for a record in `taken` of them and q = `sample_rate`."""
+        """The number of steps of one epoch, floor(taken/q) with q = `sample_rate`."""
         return _epoch(self.sample_rate / self.taken)
 
     def least_sought(self, relation: Relation) -> float:
@@ -604,17 +601,18 @@ for _kind in (FullBatch, Poisson, FixedSize, RandomAllocation, FixedOrder, Shuff
 
 
 def sampling_of(word: str, sample_rate: float | None) -> Sampling:
-    """The sampling that `word` stands for: a name in `SAMPLINGS` with its arguments, as `poisson` or
-    `random-allocation:2`. The `sample_rate` is q in (0, 1], or None with full batches only. Raises ValueError for an
-    unknown word or a rate that the sampling cannot have."""
+    """Returns the sampling that `word` stands for: a name in `SAMPLINGS` and its arguments, such as "poisson" or
+    "random-allocation:2". `sample_rate` is q in (0, 1], or None for full batches only. Raises ValueError for an unknown
+    word or a rate that the sampling cannot have."""
     name, _, arguments = word.partition(":") if isinstance(word, str) else (word, "", "")
     return SAMPLINGS[name].of(arguments, sample_rate)
 
 
 def sampling_of_run(word: str | Sampling, sample_rate: float | None) -> Sampling:
-    """The sampling of a training run, from a `Sampling` or from a word such as `poisson` or `random-allocation:2`, and
-    from `sample_rate`, the expected batch size over the number of records, or None with full batches only. Raises
-    ValueError for batches that runs cannot draw, or a `Sampling` with another rate (by more than 1e-9 of it)."""
+    """Returns the sampling of a training run. `word` is a `Sampling` or a text such as "poisson" or
+    "random-allocation:2". `sample_rate` is the expected batch size over the number of records, or None for full
+    batches, or for a `Sampling`, which has its own rate. Raises ValueError for batches that training runs cannot draw,
+    or if the rate of a `Sampling` differs from `sample_rate` by more than a relative 1e-9."""
     if isinstance(word, Sampling):
         if sample_rate is not None and not math.isclose(word.sample_rate, sample_rate, rel_tol=1e-9):
             rule = f"sampling must have the rate of expected_batch over n, {sample_rate:.10g}, or be a name"

@@ -1,9 +1,7 @@
-"""Batches that depend on one another, drawn from a secret key. Whoever has the key draws the same batches, in any
-order.
+"""Draws batches that depend on one another from a secret key, so that a continued run draws the same batches.
 
-A run that is continued by another process must find each record in the group or step to which it was assigned. These
-batches therefore come from a secret that is kept with the run, and not from fresh entropy of the operating system. The
-random bits are SHAKE-256 of the secret and of a label that says what they are for.
+A run that is continued by another process must find each record in the group or step to which it was assigned. So the
+random bits are SHAKE-256 of a secret that is kept with the run, and of a label that says what they are for.
 """
 
 import hashlib
@@ -67,17 +65,17 @@ def _subsets(source: _Bits, count: int, size: int, taken: int) -> NDArray[np.int
 
 
 def allocation(secret: bytes, n: int, epoch: int, taken: int) -> Callable[[int], Indices]:
-    """The batches of a random allocation: each of n records is in `taken` uniformly random releases of every epoch.
+    """Returns the batches of a random allocation: each of `n` records is in `taken` random steps of every epoch.
 
     Args:
-        secret: 32 bytes, which determine all batches.
-        n: the number of records, whose releases are drawn independently of one another and anew in each epoch.
-        epoch: the number of releases of an epoch.
-        taken: the number of releases of an epoch in which each record is, 1 <= taken <= epoch, else ValueError.
+        secret: 32 bytes that determine all batches.
+        n: the number of records. The steps of each record are drawn independently, and anew in each epoch.
+        epoch: the number of steps of an epoch.
+        taken: the number of steps of an epoch that use a given record, 1 <= taken <= epoch; else ValueError.
 
     Returns:
-        A function that takes the index of a release, from 0, and returns the indices of its batch's records, ascending.
-        The function keeps the batches of one epoch in memory.
+        A function from the number of a step, counted from 0 over all epochs, to the ascending record indices of its
+        batch. It keeps the batches of one epoch in memory.
     """
 
     integer("taken", taken, at_most=epoch)
@@ -92,6 +90,6 @@ def allocation(secret: bytes, n: int, epoch: int, taken: int) -> Callable[[int],
 
 
 def groups(secret: bytes, n: int, count: int) -> NDArray[np.int64]:
-    """The group, from 0 to `count` - 1, of each of n records, independent and uniformly random. They are determined by
-    the 32 bytes `secret`."""
+    """Assigns each of `n` records to a uniformly random group. Returns an array of shape (n,) of group numbers from 0
+    to `count` - 1, which the 32 bytes `secret` determine."""
     return _below(_Bits(secret, "groups"), count, n)

@@ -1,10 +1,9 @@
-"""One step of a private loop as a value, and histories of such steps.
+"""One step of a private training loop as a value, and histories of such steps.
 
     step = Step(noise=12.5, sampling=Poisson(1 / 16), relation="add-remove")
     history = step * 10_000 + Step(noise=20, sampling=FullBatch(), relation="add-remove") * 10
 
-The accountant, the calibration, the ledger and the audit know a run only through such values. Files and command lines
-describe a step in words and numbers (`poisson` and 0.0625 for `Poisson(1 / 16)`), from which `step_of` makes it.
+`step_of` makes a step from the words and numbers of a file or a command line, such as `poisson` and 0.0625.
 """
 
 import math
@@ -23,28 +22,28 @@ MOST_STEPS = 10**12  # the largest number of equal steps
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a private loop, which releases the sum of a batch's clipped contributions plus noise; or several
-    equal ones.
+    """One step of a private training loop, or several equal ones. A step releases the sum of a batch's clipped
+    per-record contributions plus noise.
 
-    `step * T` is a history of one `Step` with steps = T; of T copies, if `step` has steps > 1. With random-allocation,
-    cyclic-poisson and fixed-order, batches follow a schedule, whose first `steps` steps a `Step` stands for. Each one
-    and each copy in a history starts it anew. So describe a schedule that goes on, even if resumed, by one `Step`.
+    `step * T` is a `History` of T such steps. With the samplings random-allocation, cyclic-poisson and fixed-order,
+    batches follow a schedule. A `Step` stands for the first `steps` steps of a new schedule, also if it is repeated in
+    a history. So describe a schedule that goes on, even in a resumed run, by a single `Step`.
 
     Args:
-        noise: noise multiplier s > 0: the parameter of the noise on the sum, divided by the per-record clip C. The
-            parameter is the standard deviation for Gaussian laws (nearly, on integers) and the scale b for Laplace. The
-            multiplier does not depend on the relation, although with replace-one the sum changes by up to 2 C.
+        noise: the noise multiplier s > 0: the parameter of the noise on the sum, divided by the per-record clip C. The
+            parameter is the standard deviation for Gaussian laws (nearly, on integers) and the scale b for Laplace. It
+            does not depend on the relation, although under "replace-one" the sum can change by 2 C.
         sampling: how the batch is drawn, a value such as `Poisson(1 / 16)` or `FullBatch()`.
         relation: which data sets are neighbours, a `Relation` or its name; there is no default.
-        mechanism: the noise law, a name of `mechanism.MECHANISMS`. `discrete-gaussian:M` and `discrete-laplace:M` are
-            noise on integers, where the clip is M units. `discrete-gaussian` stands for a clip of 2^28 units or more,
-            and `laplace` for a clip of 2^30 units or more, or for continuous Laplace noise.
-        coordinates: K >= 1, how many numbers of a record are released; the vector of them is clipped to L2 norm C.
+        mechanism: the noise law, a name in `mechanism.MECHANISMS`. "discrete-gaussian:M" and "discrete-laplace:M" are
+            noise on integers, where the clip is M integers. "discrete-gaussian" stands for a clip of at least 2^28
+            integers. "laplace" stands for continuous Laplace noise, and for a clip of at least 2^30 integers.
+        coordinates: the number K >= 1 of values per record, whose vector is clipped to L2 norm C.
         steps: how many equal steps these are, from 1 to 10^12.
 
     Raises:
-        ValueError: a field outside its range; a combination for which the accountant knows no bound, such as add-remove
-            with a fixed order of batches; or noise too small for so many steps.
+        ValueError: a field is outside its range; the accountant knows no bound for the combination, such as
+            "add-remove" with a fixed order of batches; or the noise is too small for so many steps.
     """
 
     noise: float
@@ -90,31 +89,31 @@ class Step:
         return History((self, *steps_of(other)))
 
     def with_noise(self, noise: float) -> Self:
-        """Return the same steps with another noise multiplier > 0, which is not checked."""
+        """Returns a copy of these steps with the noise multiplier `noise` > 0, which is not checked."""
         step = object.__new__(type(self))
         vars(step).update(vars(self), noise=noise)
         return step
 
     def cost(self, size: int = 1, n: int | None = None) -> Cost:
-        """The privacy cost of these steps; infinite if no bound is known.
+        """Returns the privacy cost of these steps; an infinite cost if no bound is known.
 
         Args:
-            size: the largest number of records in which the compared data sets differ, >= 1.
+            size: the number of records in which the compared data sets may differ, >= 1.
             n: the number of records of the larger data set, or None for a cost that holds for any number.
         """
         return MECHANISMS[self.mechanism].cost(self, size, n)
 
 
 class Words(TypedDict, total=False):
-    """The keyword arguments of `step_of`, which describe a step apart from its noise. The first two must be given.
+    """The keyword arguments of `step_of`, which describe a step without its noise; the first two are required.
 
     Attributes:
-        sampling: a name of `sampling.SAMPLINGS` with its arguments, as `random-allocation:2`, or a `Sampling`.
+        sampling: a name in `sampling.SAMPLINGS` with its arguments, such as "random-allocation:2", or a `Sampling`.
         relation: the name of a `Relation`.
-        mechanism: the noise law, a name of `mechanism.MECHANISMS`, by default `gaussian`.
-        coordinates: K >= 1, how many numbers of a record are released, by default 1.
-        sample_rate: q in (0, 1], the (expected) number of records in a batch over the number of all records. It may be
-            left out with full batches, where it is 1, and where `sampling` is a `Sampling`, which has its own rate.
+        mechanism: the noise law, a name in `mechanism.MECHANISMS`; by default "gaussian".
+        coordinates: the number K >= 1 of values per record that are released; by default 1.
+        sample_rate: q in (0, 1], the (expected) number of records in a batch over the number of all records. Leave it
+            out for full batches, where it is 1, or if `sampling` is a `Sampling`, which has its own rate.
     """
 
     sampling: Required[str | Sampling]
@@ -125,15 +124,15 @@ class Words(TypedDict, total=False):
 
 
 def step_of(noise_multiplier: float, steps: int = 1, **words: Unpack[Words]) -> Step:
-    """Return equal steps from the words that describe one of them.
+    """Makes a `Step` from words and numbers, such as those of a file or a command line.
 
     Args:
-        noise_multiplier: s > 0, the parameter of the noise on a batch's sum, over the clip (`Step.noise`).
-        steps: the number of steps, >= 1.
-        words: sampling, relation, mechanism, coordinates and sample_rate, which `Words` explains.
+        noise_multiplier: s > 0, the parameter of the noise on a batch's sum, divided by the clip (`Step.noise`).
+        steps: the number of equal steps, >= 1.
+        words: the entries sampling, relation, mechanism, coordinates and sample_rate that the class `Words` describes.
 
     Raises:
-        ValueError: an unknown, missing or wrong argument, which the message names, or what `Step` refuses.
+        ValueError: an argument is unknown, missing or wrong; the message names it.
     """
     check.settings(words, Words.__annotations__, Words.__required_keys__)
     noise, drawn = check.real("noise_multiplier", noise_multiplier, above=0), words["sampling"]
@@ -144,14 +143,14 @@ def step_of(noise_multiplier: float, steps: int = 1, **words: Unpack[Words]) -> 
 
 
 class History(Sequence[Step]):
-    """The steps `parts` that were made on the same records, in order.
+    """An immutable sequence of the steps `parts` that were made on the same records, in order.
 
-    The function that a step sums over the records may depend on what the steps before it released. The noise, the
-    sampling and the number of steps may not; `filter.Filter` accounts for steps where they do.
+    The function that a step sums over the records may depend on the outputs of earlier steps. The noise, the sampling
+    and the number of steps may not; use `filter.Filter` for steps where they do.
 
-    Histories are added with `+` and repeated with `*`. Equal steps that follow one another are counted together, except
-    where the sampling follows a schedule (epochs, turns). There each part of a history starts a schedule of its own, so
-    that `step * 100 + step * 100` is two runs of 100 steps and `step * 200` is one run of 200.
+    Histories are added with `+` and repeated with `*`. Equal neighbouring steps are merged into one `Step`, unless
+    their batches follow a schedule, as with random allocation. Such steps are not merged, because each one starts a new
+    schedule: `step * 100 + step * 100` is two runs of 100 steps, and `step * 200` is one run of 200.
     """
 
     def __init__(self, parts: Iterable[Step] = ()) -> None:
@@ -164,7 +163,7 @@ class History(Sequence[Step]):
 
     @property
     def steps(self) -> int:
-        """The number of steps in the whole history."""
+        """The total number of steps."""
         return sum(part.steps for part in self._parts)
 
     def __getitem__(self, index: int) -> Step:  # type: ignore[override]  # a history has no slices
@@ -198,12 +197,12 @@ class History(Sequence[Step]):
 
 
 Steps = Step | History | Iterable["Step | History"]
-"""What functions take as a history: a step, a history, or an iterable of steps and histories, in order."""
+"""The type of histories as functions take them: a `Step`, a `History`, or an iterable of these, in order."""
 
 
 def steps_of(history: Steps) -> tuple[Step, ...]:
-    """Return a history, a `Step`, a `History` or an iterable of these, as one tuple of steps. Raises ValueError for
-    anything else."""
+    """Returns a history, given as a `Step`, a `History` or an iterable of these, as a flat tuple of `Step`s. Raises
+    ValueError for anything else."""
     if isinstance(history, Step):
         return (history,)
     if isinstance(history, History):
@@ -215,9 +214,7 @@ def steps_of(history: Steps) -> tuple[Step, ...]:
 
 
 def steps_in(epochs: float, n: int, batch: float) -> int:
-    """Return the number of steps in which batches of (expected) size `batch` > 0 add up to `epochs` times n records.
-
-    The number is rounded up to a whole one. Raises ValueError unless `epochs` is a finite number above 0.
-    """
+    """Returns the number of steps that `epochs` passes over `n` records take with (expected) batch size `batch` > 0,
+    rounded up to a whole number. Raises ValueError unless `epochs` is a finite number above 0."""
     exact = check.real("epochs", epochs, above=0) * n / batch
     return math.ceil(exact * (1 - 1e-12))  # a product that rounding has lifted above a whole number is that number
