@@ -187,9 +187,10 @@ def _table(answer: dict[str, Any]) -> str:
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command `python -m dpzero_theory.privacy`, which prints the noise, epsilon, delta, steps, batch or n of a
-    run from the other five. `argv` are the words after the command (["--help"] prints all options), by default the
-    process's own. Returns 0. For bad input the process exits with status 2 and one line on standard error."""
+    """Runs the command `python -m dpzero_theory.privacy`. It prints the noise multiplier, epsilon, delta, steps, batch
+    or n of a run, found from the other five. `argv` are the words after the command; None takes the words that the
+    process was started with, and ["--help"] prints all options. Returns 0. For bad input the process exits with status
+    2 and prints one line on standard error."""
     parser = _parser()
     options = parser.parse_args(argv)
     with parser.refusals():

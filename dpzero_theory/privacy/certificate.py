@@ -1,11 +1,11 @@
-"""Privacy certificates: an accountant's answer in a file that a stranger can check without trusting the accountant.
+"""Writes privacy certificates: an epsilon and a delta in a file that others can verify without trusting the accountant.
 
     certificate = privacy_certificate(step * 10_000, delta=1e-5)
     Path("certificate.json").write_text(json.dumps(certificate, indent=2))
 
 `python -m dpzero_theory.privacy.checker certificate.json` confirms or refuses it. The checker is one file that shares
-no code and no method with the accountant. What it confirms is the arithmetic: steps of this kind cost no more than is
-stated. That such steps were made is what `optim.verify` and the audit look at.
+no code and no method with the accountant. It confirms the arithmetic: steps of this kind cost no more than is stated.
+It cannot confirm that a run made such steps; `optim.verify` and the audit look at that.
 """
 
 import math
@@ -25,25 +25,25 @@ _NOISE_LAWS = ("gaussian", "discrete-gaussian", "laplace")  # the noise laws tha
 
 
 def privacy_certificate(history: Steps, delta: float, *, room: float = _ROOM) -> dict[str, Any]:
-    """A certificate that a history is (epsilon, delta)-differentially private, as an object of JSON. Written to a file,
-    it is checked by the command `python -m dpzero_theory.privacy.checker FILE`, which shares no code with this module.
+    """Returns a certificate that a history is (epsilon, delta)-differentially private, as a dictionary to be written as
+    JSON. The command `python -m dpzero_theory.privacy.checker FILE` verifies the file without any code of this module.
 
     Args:
-        history: steps, all with one relation, in at most 100 groups of equal steps that follow one another. Batches
-            must be full, Poisson or cyclic Poisson. Noise must be "gaussian", "discrete-gaussian" or "laplace", with a
-            multiplier above 1/16, at most 1e6.
+        history: steps, all with one relation, in at most 100 runs of equal steps. Batches must be full, Poisson or
+            cyclic Poisson. Noise must be "gaussian", "discrete-gaussian" or "laplace", with a multiplier above 1/16 and
+            at most 1e6.
         delta: above 1e-30, at most 1/2.
-        room: from 1e-5 to 1, by default 1e-3. The stated epsilon is (1 + room) times the upper end of
-            `epsilon_of_history`, or 1e-3 if that is more, rounded up to six significant digits. The checker's time
-            grows as 1/sqrt(room).
+        room: the relative amount, from 1e-5 to 1, by which the stated epsilon exceeds the upper bound of
+            `epsilon_of_history`. It is then rounded up to six digits, and is at least 1e-3. The checker's time grows as
+            1/sqrt(room).
 
     Returns:
-        A dictionary. `history` has one entry for each group of equal steps, in words and numbers; `statement` has the
-        epsilon and delta that the checker confirms; `bracket` has the certified lower and upper bound on epsilon at
-        this delta; `method` and `version` say how they were computed; `format` names the form of the file.
+        A dictionary: `history` describes each run of equal steps in words and numbers; `statement` has the epsilon and
+        delta to be confirmed; `bracket` has the accountant's lower and upper bound on epsilon at this delta; `method`
+        and `version` say how they were computed; `format` names the file format.
 
     Raises:
-        ValueError: a history that the checker does not know, or an argument outside its range.
+        ValueError: the checker does not know such a history, or an argument is outside its range.
     """
     check.real("delta", delta, above=1e-30, at_most=0.5)
     check.real("room", room, at_least=1e-5, at_most=1)

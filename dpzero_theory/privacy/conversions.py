@@ -1,10 +1,8 @@
-"""The privacy of a history in other notions: the trade-off curve of f-DP, and Renyi DP.
+"""Converts the privacy of a history to other notions: Renyi DP and the trade-off function of f-DP.
 
-The function delta(epsilon) determines the exact cost of a history, and the trade-off curve holds the same information.
-Renyi DP is for results that are stated in it. It holds less: whoever converts it back to (epsilon, delta) needs more
-noise for the same guarantee. A zCDP statement about another mechanism becomes part of a history by
-`stated.concentrated`. A mu-GDP release is a step with full batches and noise multiplier 1/mu under add-remove (2/mu
-under replace-one).
+Renyi DP holds less information than delta(epsilon): converted back to (epsilon, delta), it gives a larger epsilon. The
+trade-off function holds the same information. To add a zCDP statement about another mechanism to a history, use
+`stated.concentrated`. A mu-GDP mechanism is a full-batch step with noise multiplier 1/mu (2/mu under replace-one).
 """
 
 import itertools
@@ -26,28 +24,28 @@ _LARGEST_LOG = 700.0  # the largest log whose exponential is taken: e^700 is a f
 
 
 def rdp_of_history(history: Steps, order: float) -> Bracket:
-    """Renyi differential privacy: a bracket of the larger of the Renyi divergences D_a(P || Q) and D_a(Q || P).
+    """Computes the Renyi differential privacy of a history: the larger one of D_a(P || Q) and D_a(Q || P).
 
-    P and Q are the laws of what is released from two neighbouring data sets, and a is the order. D_a = (1/(a-1)) sum_j
-    T_j K_j(a - 1) + a mu^2/2, where the first term is for releases from random batches: release j is made T_j times,
-    and K_j(t) = log E_P e^(t L) for its privacy loss L. The second term is for all other Gaussian releases, which are
-    together mu-GDP (Mironov 2017). The bracket includes quadrature and rounding errors. Discrete Gaussian noise has the
-    probabilities of rounded continuous noise up to a factor e^G, with G at most about 1e-12 (`Cost.ratio`); therefore G
-    (2a - 1)/(a - 1) is added to the upper end and subtracted from the lower one. A step that is only stated to be (xi,
-    rho)-zCDP (`stated.concentrated`) adds xi + rho a to the upper end, and 0 to the lower one.
+    D_a is the Renyi divergence of order a, and P and Q are the distributions of what is released from two neighbouring
+    data sets. Let the Gaussian releases without sampling together be mu-GDP, and let each other release be made T_j
+    times, with K_j(t) = log E_P e^(t L) for its privacy loss L. Then D_a = (1/(a-1)) sum_j T_j K_j(a - 1) + a mu^2/2
+    (Mironov 2017). The result includes quadrature and rounding errors. For discrete Gaussian noise, whose probabilities
+    differ by a factor of at most e^G from those of rounded continuous noise (G is about 1e-12), G (2a - 1)/(a - 1) is
+    added to the upper and subtracted from the lower end. A step that is stated to be (xi, rho)-zCDP
+    (`stated.concentrated`) adds xi + rho a to the upper end, and 0 to the lower one.
 
     Args:
-        history: steps, such as `step * 1000`, all with one relation. Noise must be continuous or discrete Gaussian, and
-            the sampling full, poisson, cyclic-poisson, fixed-order, shuffled or fixed-size (not under zero-out); or
-            steps are stated to be zCDP. Shuffled batches count as 0 in the lower end.
+        history: steps such as `step * 1000`, all with one relation. Noise must be continuous or discrete Gaussian, and
+            the sampling full, poisson, cyclic-poisson, fixed-order, shuffled or fixed-size (not under "zero-out"); or
+            steps are stated to be zCDP. Shuffled batches add 0 to the lower end.
         order: a > 1.
 
     Returns:
-        A bracket with value = upper, which is certified.
+        A `Bracket` with value = upper; the exact divergence lies between `lower` and `upper`.
 
     Raises:
-        ValueError: an argument outside its range; steps of other kinds than those above, or of several relations; an
-            order so large, for the noise, that the divergence needs too many quadrature nodes.
+        ValueError: an argument is outside its range; steps are of another kind or have several relations; or the order
+            is so large, for this noise, that the divergence needs too many quadrature nodes.
     """
     a = check.real("order", order, above=1)
     made = steps_of(history)
@@ -81,24 +79,24 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
 
 
 def trade_off(history: Steps, type_one: ArrayLike, *, points: int = 60) -> Array:
-    """A certified lower bound on the trade-off function f: no test of level a that tells two neighbouring data sets
-    apart by what is released has a type II error below f(a).
+    """Returns a lower bound on the trade-off function f of a history. An attack that tells two neighbouring data sets
+    apart, with type I error a, has a type II error of at least f(a).
 
-    f(a) is the largest of 0 and, over all epsilon, of 1 - delta(epsilon) - e^epsilon a and of e^{-epsilon} (1 -
-    delta(epsilon) - a) (Dong, Roth and Su, Proposition 2.12). Here epsilon takes `points` values and delta(epsilon) is
-    its certified upper end: any values give a lower bound, and 60 give one close to the curve.
+    The bound is the largest of 0, 1 - delta(epsilon) - e^epsilon a, and e^-epsilon (1 - delta(epsilon) - a) over
+    `points` values of epsilon, with upper bounds on delta(epsilon) (Dong, Roth and Su, Proposition 2.12). 60 values
+    give a bound close to f.
 
     Args:
-        history: steps, such as `step * 1000`, all with one relation.
-        type_one: levels a in [0, 1] of the test, the probabilities of its type I error, any shape.
-        points: the number of values of epsilon, at least 2; more take longer and raise the bound a little.
+        history: steps such as `step * 1000`, all with one relation.
+        type_one: type I errors a in [0, 1], an array of any shape.
+        points: the number of values of epsilon, >= 2. More take longer and raise the bound a little.
 
     Returns:
-        The bound at each level, in an array of the shape of `type_one`.
+        The lower bound on f(a) at each a, in an array of the shape of `type_one`.
 
     Raises:
-        ValueError: an argument outside its range, steps with several relations, or a history whose delta is above 1e-12
-            at every epsilon, such as an (epsilon, delta)-private step with a larger delta.
+        ValueError: an argument is outside its range, the steps have several relations, or delta of the history is above
+            1e-12 at every epsilon, as for an (epsilon, delta)-private step with a larger delta.
     """
     a = check.real_array("type_one", type_one, at_least=0, at_most=1)
     count = check.integer("points", points, at_least=2)

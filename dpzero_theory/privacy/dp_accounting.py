@@ -1,14 +1,14 @@
-"""The certified accountant as a `dp_accounting.PrivacyAccountant`, and dp-accounting's events as histories.
+"""This package's accountant as a `dp_accounting.PrivacyAccountant`, and dp-accounting's events as histories.
 
     from dpzero_theory.privacy.dp_accounting import CertifiedAccountant
     CertifiedAccountant().compose(event).get_epsilon(1e-5)
 
-It takes the place of `PLDAccountant` in code written for dp-accounting, also in calls of `calibrate_dp_mechanism`.
-Importing this module needs dp-accounting (extra `compare`).
+It can replace `PLDAccountant` in code written for dp-accounting, also in calls of `calibrate_dp_mechanism`. Importing
+this module needs dp-accounting (extra `compare`).
 
-An event's `noise_multiplier` is the noise's standard deviation over the per-record clip, for every relation, as in
-dp-accounting's PLD accountant. Its RDP accountant takes the change under replace-one as one clip in place of two: a
-multiplier that it calibrated stands for noise half as large as the stated epsilon needs.
+An event's `noise_multiplier` is the noise's standard deviation divided by the per-record clip, for every relation, as
+in dp-accounting's PLD accountant. dp-accounting's RDP accountant counts the change under replace-one as one clip
+instead of two, so its multipliers are half as large as the stated epsilon needs.
 """
 
 import math
@@ -43,23 +43,25 @@ class _Unsupported(ValueError):
 
 
 def history_from_event(event: object, relation: str) -> list[Step]:
-    """The history that a `dp_accounting.DpEvent` describes.
+    """Converts a `dp_accounting.DpEvent` to a list of steps.
 
-    These events are understood, if the installed dp-accounting has them: GaussianDpEvent, LaplaceDpEvent,
+    Supported events, if the installed dp-accounting has them: GaussianDpEvent, LaplaceDpEvent (of one number),
     DiscreteLaplaceDpEvent, DiscreteGaussianDpEvent (with a whole sensitivity), MixtureOfGaussiansDpEvent (not under
     replace-one), ZCDpEvent, EpsilonDeltaDpEvent, RandomizedResponseDpEvent (under replace-one only),
     ExponentialMechanismDpEvent and PermuteAndFlipDpEvent (all three as any epsilon-private mechanism),
     PoissonSampledDpEvent of one of the first four events, SampledWithoutReplacementDpEvent of a GaussianDpEvent,
-    TruncatedSubsampledGaussianDpEvent, NoOpDpEvent, and SelfComposedDpEvent and ComposedDpEvent of such events. A
-    Laplace event stands for the release of one number. A noise multiplier is taken as the noise over the per-record
-    clip, for every relation.
+    TruncatedSubsampledGaussianDpEvent, NoOpDpEvent, and SelfComposedDpEvent and ComposedDpEvent of such events. A noise
+    multiplier is the noise divided by the per-record clip, for every relation.
 
     Args:
-        event: the event; it is recognised by the names of its class and fields.
-        relation: `replace-one`, `add-remove` or `zero-out` (dp-accounting's REPLACE_SPECIAL).
+        event: the event; its kind is read from the names of its class and fields.
+        relation: "replace-one", "add-remove" or "zero-out" (dp-accounting's REPLACE_SPECIAL).
+
+    Returns:
+        A list of `Step`s, empty if the event reveals nothing.
 
     Raises:
-        ValueError: an event of another kind, a field outside its range, or an event that protects nothing
+        ValueError: the event is of another kind, a field is outside its range, or the event protects nothing
             (NonPrivateDpEvent, or noise of 0).
     """
     history = list(_parts(event, Relation(relation), 1))
@@ -143,17 +145,15 @@ def _release(whole: Any, noisy: Any, relation: Relation, count: int, drawn: Samp
 
 
 class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
-    """A dp-accounting accountant whose answers are the certified upper ends of this package's brackets.
-
-    `history_from_event` says which events are accounted and what a noise multiplier means.
+    """A dp-accounting accountant that returns upper bounds with all errors of their computation included.
+    `history_from_event` lists the supported events.
 
     Args:
-        neighboring_relation: dp-accounting's relation; its REPLACE_SPECIAL is called zero-out in this package.
-        value_discretization_interval, orders: accepted and ignored; they set the accuracy of dp-accounting's own
-            accountants.
+        neighboring_relation: dp-accounting's relation; its REPLACE_SPECIAL is "zero-out" in this package.
+        value_discretization_interval, orders: ignored; they set the accuracy of dp-accounting's own accountants.
 
     Raises:
-        ValueError: a relation that dp-accounting does not have.
+        ValueError: dp-accounting does not have this relation.
     """
 
     def __init__(
@@ -171,8 +171,7 @@ class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
 
     @property
     def history(self) -> tuple[Step, ...]:
-        """All steps that were composed, equal ones together. Parts that protect nothing are left out; with one of them
-        `get_epsilon` is infinite."""
+        """All steps composed so far, equal ones merged into one `Step`, without events that protect nothing."""
         return tuple(replace(step, steps=count) for step, count in self._steps.items())
 
     def _maybe_compose(self, event: Any, count: int, do_compose: bool) -> Any:
@@ -187,10 +186,10 @@ class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
         return None
 
     def get_epsilon(self, target_delta: float) -> float:
-        """The certified epsilon at a target_delta that is 0, 1, or in [1e-30, 1). It is 0 if no event was composed or
-        target_delta is 1; but infinite, at every delta, if an event protects nothing. At 0 it is finite for Laplace
-        noise alone, and infinite with any other event, also a pure one, whose own epsilon at 0 is finite. Raises
-        ValueError for another target_delta, or one > 0 that the history exceeds at every epsilon."""
+        """Returns an upper bound on epsilon at `target_delta`, which is 0, 1, or in [1e-30, 1). It is 0 if no event was
+        composed or `target_delta` is 1, and infinite if an event protects nothing. At `target_delta` = 0 it is finite
+        only if all noise is Laplace, although other events may have a finite epsilon there. Raises ValueError for
+        another `target_delta`, or for one above 0 that the true delta exceeds at every epsilon."""
         delta = check.real("target_delta", target_delta, at_least=0, at_most=1)
         if self._unprotected:
             return math.inf
@@ -201,8 +200,8 @@ class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
         return epsilon_of_history(self.history, delta).upper
 
     def get_delta(self, target_epsilon: float) -> float:
-        """The certified delta at target_epsilon >= 0; 0 if no event was composed, 1 if one protects nothing. Raises
-        ValueError for a negative target_epsilon, once an event was composed."""
+        """Returns an upper bound on delta at `target_epsilon` >= 0: 0 if no event was composed, and 1 if an event
+        protects nothing. Raises ValueError for a negative `target_epsilon` once an event was composed."""
         if self._unprotected:
             return 1.0
         if not self._steps or target_epsilon == math.inf:

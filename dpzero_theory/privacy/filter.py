@@ -1,10 +1,7 @@
-"""A privacy budget for steps whose noise, batch or clip is chosen as one goes, from the outcomes of earlier steps.
+"""A privacy budget (epsilon, delta) for steps that are chosen during the run, with regard to earlier outputs.
 
-A plan fixes all steps beforehand. Here each step may be chosen after the earlier ones were seen, and one may stop at
-any time, for any reason that the releases show. What fits into a budget (epsilon, delta) then is a theorem, whose proof
-is in laws/derivation.md, section 9.
-
-A filter lives in memory alone, touches no file and makes no step: after a crash spend again what was spent before it.
+The budget also holds if the run stops at any time for any reason that its outputs show. The proof is in
+laws/derivation.md, section 9. A filter is kept in memory only: after a crash make one and spend again what was spent.
 """
 
 import math
@@ -23,36 +20,37 @@ _ROUNDING = 1e-12  # a bound on the relative rounding error of a step's cost, wh
 
 
 class BudgetExceededError(ValueError):
-    """The steps would cost more than is left of a `Filter`'s budget; nothing was spent."""
+    """Raised if steps would cost more than is left of a `Filter`'s budget; nothing was spent."""
 
 
 class Filter:
-    """A budget (epsilon, delta) for steps that are chosen as one goes. Each step takes a known share of the budget.
+    """A privacy budget (epsilon, delta) from which steps are paid one by one; each may depend on earlier outputs.
 
         budget = Filter(epsilon=2, delta=1e-5, planned=step)
         while budget.has_room(step):
             budget.spend(step)    # before the step is made
-            ...                   # make it, look at what it releases, choose the next one
+            ...                   # make the step, look at what it releases, choose the next step
 
-    The steps may have Gaussian or discrete Gaussian noise of any size, and all have one neighbouring relation. Batches
-    must be drawn anew in each step: full, Poisson, or fixed-size (not under zero-out). Each step takes as much of the
-    budget as its log moment K(t) = log E e^(t L), with L its privacy loss and t > 0 one number for all steps (Feldman
-    and Zrnic 2021).
+    Steps may have Gaussian or discrete Gaussian noise of any size, and all have the same neighbouring relation. Batches
+    must be drawn anew in each step: full, Poisson, or fixed-size (not under "zero-out"). Each step spends its log
+    moment K(t) = log E e^(t L), with L its privacy loss and t > 0 the same for all steps (Feldman and Zrnic 2021).
 
     Args:
-        epsilon, delta: the budget.
-        planned: the steps that you expect to make, such as `step * 1000` or a list of steps. They only determine the
-            order t: the one for which most repetitions of these steps fit into the budget, or come nearest to it. The
-            guarantee holds for all steps.
+        epsilon: the epsilon of the budget, > 0.
+        delta: the delta of the budget, in (0, 1).
+        planned: the steps that you expect to make, such as `step * 1000` or a list of steps. They only determine t,
+            chosen so that as many repetitions of them as possible fit into the budget. The guarantee holds for any
+            other steps too.
 
     Attributes:
-        epsilon, delta: as given.
-        order: the order t.
-        limit: the largest sum of K(t) over all steps.
-        steps: how many steps are spent.
+        epsilon: the argument `epsilon`.
+        delta: the argument `delta`.
+        order: the number t.
+        limit: the largest allowed sum of K(t) over all steps.
+        steps: the number of steps spent so far.
 
     Raises:
-        ValueError: epsilon is not > 0, delta is not in (0, 1), or `planned` has no steps or steps of another kind.
+        ValueError: epsilon or delta is outside its range, or `planned` has no steps or steps of another kind.
     """
 
     def __init__(self, epsilon: float, delta: float, *, planned: Steps) -> None:
@@ -65,14 +63,14 @@ class Filter:
         self._moment = cache(lambda step: t * rdp_of_history(step, t + 1).upper)  # often asked about the same step
 
     def has_room(self, history: Steps) -> bool:
-        """Whether the budget still holds if these steps are made after all that was spent so far. Nothing is spent.
-        Raises ValueError for steps of a kind that no filter counts, whatever is left, or with another relation than
-        earlier steps. No room is no error."""
+        """Returns True if these steps fit into what is left of the budget, else False. Nothing is spent. Raises
+        ValueError for steps of a kind that a filter cannot count, or with another relation than earlier steps."""
         return self._spent_with(history) <= self.limit
 
     def spend(self, history: Steps) -> None:
-        """Count these steps as spent, in addition to all that was spent before. Call `spend` before they are made.
-        Raises BudgetExceededError, and spends nothing, without room for them; ValueError as `has_room`."""
+        """Counts these steps as spent. Call it before they are made. Raises BudgetExceededError, and spends nothing, if
+        they do not fit into what is left. Raises ValueError for steps of a kind that a filter cannot count, or with
+        another relation than earlier steps."""
         made = steps_of(history)  # once, as a history may be a generator
         after, count = self._spent_with(made), sum(release.steps for release in made)
         if not after <= self.limit:

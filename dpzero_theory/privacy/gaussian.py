@@ -1,14 +1,14 @@
-"""Full-batch Gaussian releases: mu-GDP in closed form, and the paper's composition lemma.
+"""Closed formulas of mu-GDP (Gaussian differential privacy) for full-batch Gaussian noise.
 
 T adaptive releases of a query of sensitivity Delta with Gaussian noise of standard deviation sigma are exactly mu-GDP
-with mu = sqrt(T) Delta / sigma (Dong, Roth and Su, "Gaussian differential privacy", Corollary 3.3), and a mu-GDP
-mechanism is (epsilon, delta)-DP if and only if delta >= delta(epsilon; mu) with
+with mu = sqrt(T) Delta / sigma (Dong, Roth and Su, "Gaussian differential privacy", Corollary 3.3). A mu-GDP mechanism
+is (epsilon, delta)-DP if and only if delta >= delta(epsilon; mu), where
 
     delta(epsilon; mu) = Phi(-a) - e^epsilon Phi(-b),   a = epsilon/mu - mu/2,   b = epsilon/mu + mu/2
 
-(their Corollary 2.13; Balle and Wang 2018, Theorem 8), where Phi and phi are the normal distribution function and
-density. Since e^epsilon phi(b) = phi(a), with Mills' ratio R(x) = Phi(-x)/phi(x) this is phi(a) (R(a) - R(b)): a
-positive factor, whose log is computed, times a difference that is computed without cancellation.
+(their Corollary 2.13; Balle and Wang 2018, Theorem 8). Phi and phi are the normal distribution function and density.
+With Mills' ratio R(x) = Phi(-x)/phi(x), and since e^epsilon phi(b) = phi(a), it equals phi(a) (R(a) - R(b)), a
+difference that can be computed without cancellation.
 """
 
 import math
@@ -27,7 +27,8 @@ GDP_ACCURACY = 1e-11  # the largest relative error of `delta_from_gdp`, in the r
 _LARGEST_FLOAT = float(np.finfo(np.float64).max)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
-"""The Gauss-Legendre rule of `_integral` on [-1, 1]; for mu <= 1 its error is far below rounding errors."""
+"""The nodes and weights of the Gauss-Legendre rule of `_integral` on [-1, 1]; its error is far below rounding if mu <=
+1."""
 
 
 def _mills(x: Array) -> Array:  # R(x) = Phi(-x)/phi(x), for x >= -37: below, it may overflow
@@ -84,31 +85,30 @@ def _log_delta_above(eps: Array, gdp: Array) -> Array:
 
 
 def delta_from_gdp(epsilon: ArrayLike, gdp: ArrayLike) -> Array:
-    """The least delta with which every mu-GDP mechanism is (epsilon, delta)-DP: Phi(-epsilon/mu + mu/2) - e^epsilon
-    Phi(-epsilon/mu - mu/2), with Phi the normal distribution function.
+    """Returns the smallest delta with which every mu-GDP mechanism is (epsilon, delta)-DP: Phi(-epsilon/mu + mu/2) -
+    e^epsilon Phi(-epsilon/mu - mu/2), where Phi is the normal distribution function.
 
     Args:
-        epsilon: >= 0, any shape; else ValueError.
+        epsilon: >= 0, an array of any shape; else ValueError.
         gdp: mu > 0, of a shape that broadcasts with `epsilon`; else ValueError.
 
     Returns:
-        delta, with a relative error below 1e-11 for epsilon up to 1e4 and results from 1e-300 on. It is not rounded to
-        a safe side.
+        An array of deltas of the broadcast shape, with a relative error below 1e-11 for epsilon <= 1e4 and delta >=
+        1e-300. They are not rounded to a safe side.
     """
     eps = check.real_array("epsilon", epsilon, at_least=0)
     return np.exp(_log_delta(eps, check.real_array("gdp", gdp, above=0)))
 
 
 def gdp_from_epsilon(epsilon: ArrayLike, delta: ArrayLike) -> Array:
-    """The largest mu for which every mu-GDP mechanism is (epsilon, delta)-DP: the exact calibration.
+    """Returns the largest mu for which every mu-GDP mechanism is (epsilon, delta)-DP.
 
     Args:
-        epsilon: > 0, any shape; else ValueError.
+        epsilon: > 0, an array of any shape; else ValueError.
         delta: in (0, 1), of a shape that broadcasts with `epsilon`; else ValueError.
 
     Returns:
-        The root mu of delta(epsilon; mu) = delta, rounded down, so that delta(epsilon; mu) <= delta whatever the
-        rounding errors are. It is within a relative 1e-11 of the root.
+        An array of mu of the broadcast shape. Each is rounded down by a relative 1e-11 or less, so the guarantee holds.
     """
     eps = check.real_array("epsilon", epsilon, above=0)
     target = check.real_array("delta", delta, above=0, below=1)
@@ -123,15 +123,14 @@ def gdp_from_epsilon(epsilon: ArrayLike, delta: ArrayLike) -> Array:
 
 
 def epsilon_from_gdp(gdp: ArrayLike, delta: ArrayLike) -> Array:
-    """The smallest epsilon >= 0 for which every mu-GDP mechanism is (epsilon, delta)-DP.
+    """Returns the smallest epsilon >= 0 for which every mu-GDP mechanism is (epsilon, delta)-DP.
 
     Args:
-        gdp: mu > 0, any shape; else ValueError.
+        gdp: mu > 0, an array of any shape; else ValueError.
         delta: in (0, 1), of a shape that broadcasts with `gdp`; else ValueError.
 
     Returns:
-        The root epsilon of delta(epsilon; mu) = delta, or 0 where delta(0; mu) <= delta already. It is rounded up, so
-        that delta(epsilon; mu) <= delta whatever the rounding errors are.
+        An array of epsilons of the broadcast shape. Each is rounded up, so the guarantee holds in spite of rounding.
     """
     gdp = check.real_array("gdp", gdp, above=0)
     target = check.real_array("delta", delta, above=0, below=1)
@@ -149,15 +148,16 @@ def epsilon_from_gdp(gdp: ArrayLike, delta: ArrayLike) -> Array:
 
 
 def paper_gdp(epsilon: ArrayLike, delta: ArrayLike) -> Array:
-    """The mu that the composition lemma of the DPZero paper (Lemma lm:composition) prescribes for (epsilon, delta).
+    """Returns the mu that Lemma lm:composition of the DPZero paper prescribes for (epsilon, delta): epsilon / sqrt(8
+    log(e + epsilon/delta)).
 
-    For T releases of sensitivity Delta the lemma's noise variance sigma^2 = (2 Delta sqrt(2 T log(e +
-    epsilon/delta))/epsilon)^2 means mu = sqrt(T) Delta/sigma = epsilon / sqrt(8 log(e + epsilon/delta)). The lemma
-    claims (epsilon, delta)-DP for any epsilon > 0. That is true where this mu is at most `gdp_from_epsilon(epsilon,
-    delta)`, and false from about epsilon = 91 on for delta = 0.1, and 189 for delta = 1e-6.
+    The lemma's noise variance for T releases of sensitivity Delta is sigma^2 = (2 Delta sqrt(2 T log(e +
+    epsilon/delta))/epsilon)^2, and mu = sqrt(T) Delta/sigma. The lemma claims (epsilon, delta)-DP for any epsilon > 0.
+    That is true where this mu is at most `gdp_from_epsilon(epsilon, delta)`, and false from about epsilon = 91 on for
+    delta = 0.1, and from 189 on for delta = 1e-6.
 
     Args:
-        epsilon: > 0, any shape; else ValueError.
+        epsilon: > 0, an array of any shape; else ValueError.
         delta: in (0, 1), of a shape that broadcasts with `epsilon`; else ValueError.
     """
     eps = check.real_array("epsilon", epsilon, above=0)
@@ -166,23 +166,22 @@ def paper_gdp(epsilon: ArrayLike, delta: ArrayLike) -> Array:
 
 
 def noise_std(gdp: float, steps: float, clip: float, n: int, relation: str) -> float:
-    """The standard deviation sigma of the noise on the released average with which T full-batch steps are mu-GDP:
-    sqrt(T) Delta / mu, where Delta is the sensitivity of the average of n contributions that are clipped to C.
+    """Returns the standard deviation of the noise on the released average of n clipped contributions with which T
+    full-batch steps are together mu-GDP. For released vectors it is the standard deviation of each coordinate.
 
-    Under replace-one Delta is 2 C/n. Under add-remove and zero-out it is C/n, because the sum changes by one clipped
-    term while the denominator n stays fixed and public. The DPZero paper takes replace-one, and writes 'variance sigma'
-    in Algorithms 1 and 2; this is the standard deviation, as its Lemma lm:composition uses it. For vector releases
-    (Algorithm 1) it is the standard deviation of each coordinate.
+    It is sqrt(T) Delta / mu, with Delta the sensitivity of the average: 2 C/n under replace-one, which the DPZero paper
+    uses, and C/n under add-remove and zero-out, where the denominator n is public and stays fixed. The paper's
+    Algorithms 1 and 2 call it 'variance sigma', but Lemma lm:composition uses sigma as a standard deviation.
 
     Args:
         gdp: mu > 0 of the whole run.
-        steps: T > 0. It need not be whole, as T in the theorems is not rounded.
-        clip: C > 0, the bound on each record's contribution.
+        steps: T > 0; it need not be a whole number.
+        clip: C > 0, the L2 bound on each record's contribution.
         n: the number of records, >= 1.
-        relation: the name of a `Relation`, such as "replace-one", or a member, which is a string too.
+        relation: a `Relation` or its name, such as "replace-one".
 
     Raises:
-        ValueError: an argument outside its range.
+        ValueError: an argument is outside its range.
     """
     gdp = check.real("gdp", gdp, above=0)
     t, c, count = check.real("steps", steps, above=0), check.real("clip", clip, above=0), check.integer("n", n)

@@ -1,21 +1,20 @@
-"""The privacy budget on disk: one SQLite file of releases that survives crashes and never counts too few.
+"""A run's privacy budget on disk: one SQLite file that survives crashes and never counts too few releases.
 
-The file has the budget and the plan, and a log to which rows are only added: a payment before the noise of its releases
-is drawn, and a record of what each of them released. Each row has a hash of itself and of the row before, so an edited,
-lost or repeated row is found. The hashes are no signature: whoever rewrites the file can recompute them. Rows missing
-from the end are not noticed, so a ledger must never be restored from a backup.
+A release is what one private step publishes. The file holds the budget, the plan, and a log to which rows are only
+added. A payment row is written before the noise of its releases is drawn. A record row holds the numbers that a release
+published. Each row has a hash of itself and of the row before, so edited, lost or repeated rows are detected. The
+hashes are no signature: whoever rewrites the file can recompute them. Rows missing at the end are not detected, so
+never restore a ledger from a backup.
 
 On a file system whose fsync is durable, the following is guaranteed:
 
-- `spend` returns only after its row is on disk, so a release made after it is counted whatever happens next;
-- a number that was paid for is not handed out again, also where a crash or an interrupt came between the payment and
-  the release, because the last row alone says what is paid for;
-- a copy is refused, because it is another file with another inode number, unless it is opened as `moved`, which is
-  counted (a cloned disk is not noticed);
-- a file whose process was killed is refused without its write-ahead log, `NAME-wal` beside it, which holds the last
-  rows until the file is closed;
-- one process writes at a time (flock on the file), and never the child of a fork;
-- a release beyond the plan's number is refused.
+- `spend` returns only after its payment is on disk, so every release made after it is counted.
+- The number of a paid release is never handed out again, even if a crash prevented the release.
+- A copy of the file has another inode number and is refused, unless it is opened with `moved=True`. A cloned disk is
+  not detected.
+- After its process was killed, the file is refused without its write-ahead log, `NAME-wal` beside it.
+- Only one process can write at a time (flock on the file), and never the child of a fork.
+- A release beyond the planned number is refused.
 """
 
 import fcntl
@@ -52,28 +51,29 @@ _BUDGET_ROUNDING = 1e-9  # by this share a plan may exceed the target epsilon, a
 
 
 class LedgerError(RuntimeError):
-    """Raised if the file of a ledger is damaged, was copied or moved, is open elsewhere, or can no longer be written
-    after it was opened; also for a release that is not paid for."""
+    """Raised if a ledger's file is damaged, was copied or moved, is open elsewhere or cannot be written, and for a
+    release that is not paid for."""
 
 
 class BudgetSpentError(LedgerError):
-    """Raised if no release can be paid for: every release of the plan is spent, or the file has no budget."""
+    """Raised if no further release can be paid for: all planned releases are spent, or the file has no budget."""
 
 
 @dataclass(frozen=True)
 class Account:
-    """The content of a ledger's file, all of whose hashes were checked.
+    """The content of a ledger's file, after all hashes were verified.
 
     Attributes:
         run: the text that says what the file was created for.
-        digest: the SHA-256 of the header, in hexadecimal: of the plan, the budget and `run`.
-        inode: the file's inode number when it was created or last opened as `moved`.
-        moves: how often the file was opened as `moved`.
-        open: whether a process writes the file, or was killed while it did: rows may be in the write-ahead log.
+        digest: the SHA-256 of the header (plan, budget and `run`), in hexadecimal.
+        inode: the file's inode number when it was created or last opened with `moved=True`.
+        moves: how often the file was opened with `moved=True`.
+        open: True if a process has the file open for writing, or was killed while it had; rows may be in the
+            write-ahead log.
         spent: the number of releases that are paid for.
-        records: a pair (number of the release, its bytes) for each release that was recorded, in order.
-        step, steps, block, target_epsilon, target_delta: the plan and the budget, as `Ledger.create` takes them. In a
-            file without a budget `step` is None, and the others mean nothing.
+        records: a pair (number of the release, released bytes) for each recorded release, in order.
+        step, steps, block, target_epsilon, target_delta: the plan and the budget as given to `Ledger.create`. In a file
+            without a budget `step` is None, and the other four have no meaning.
     """
 
     run: str
@@ -91,14 +91,14 @@ class Account:
 
 
 class Ledger(AbstractContextManager["Ledger"]):
-    """The budget of one data set, open for writing by this process; a context manager.
+    """The privacy budget of one run on a data set, open for writing by this process; a context manager.
 
-    Make a ledger by `Ledger.create`, resume it by `Ledger.open`, or make a file of records without a budget by
+    Make a ledger by `Ledger.create`, resume it by `Ledger.open`, or make a file without a budget by
     `Ledger.for_records`. Only the thread that opened a ledger may use it. Methods raise LedgerError if the file is
-    damaged or cannot be written, and `spend` and `record` in the child of a fork, too.
+    damaged or cannot be written; `spend` and `record` also raise it in the child of a fork.
 
     Attributes:
-        path: the file.
+        path: the path of the file.
         account: the content of the file when it was opened.
     """
 
@@ -120,23 +120,23 @@ class Ledger(AbstractContextManager["Ledger"]):
         block: int = 1,
         run: str = "",
     ) -> Self:
-        """Start a ledger for `steps` releases like `step`, which must cost at most the target.
+        """Creates and opens a ledger for `steps` releases, each made like `step`; their cost may not exceed the target.
 
         Args:
-            path: the file to make, which must not exist yet.
-            target_epsilon, target_delta: the whole budget; target_epsilon > 0, and 0 <= target_delta < 1, with 0 for
-                noise that needs no delta.
-            step: one release. All releases of the ledger are like it.
-            steps: the number of releases of the plan, >= 1.
-            block: how many releases one payment pays for. With 64 the disk is waited for once in 64 releases, and a
-                crash can waste up to 64.
-            run: a text that says what the ledger is for, written into the file.
+            path: the file to create; it must not exist.
+            target_epsilon: the epsilon of the whole budget, > 0.
+            target_delta: the delta of the whole budget, in [0, 1); 0 for noise that is private without a delta.
+            step: one release.
+            steps: the planned number of releases, >= 1.
+            block: the number of releases that one call of `spend` pays for. With 64 the disk is waited for once in 64
+                releases, and a crash can waste up to 64 of them.
+            run: a text that says what the ledger is for; it is written into the file.
 
         Raises:
-            ValueError: an argument outside its range, or a plan that costs more than the target. Nothing is written.
+            ValueError: an argument is outside its range, or the plan costs more than the target. Nothing is written.
             FileExistsError: the file exists.
-            OSError: the file cannot be made.
-            LedgerError: the file cannot be written; none is left.
+            OSError: the file cannot be created.
+            LedgerError: the file cannot be written; it is removed.
         """
         drawn, kind = step.sampling, (step.mechanism, step.coordinates)
         words = step.noise, drawn.sample_rate, str(step.relation), drawn.word, *kind
@@ -157,10 +157,10 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     @classmethod
     def for_records(cls, path: str | os.PathLike[str] | None, run: str) -> Self:
-        """Start a ledger without a budget, in which the method `record` writes what releases have released, at `path`,
-        or in memory if `path` is None. It is for runs that are not private, or that are not kept. `run` is a text that
-        says what the file is for. Raises FileExistsError if there is a file at `path` already, OSError or LedgerError
-        if it cannot be written."""
+        """Creates a file without a budget, for runs that are not private or not kept; only `record` and `records` are
+        useful. The file is at `path`, or in memory if `path` is None. `run` is a text that says what the file is for.
+        Returns the open `Ledger`. Raises FileExistsError if it exists, and OSError or LedgerError if it cannot be
+        written."""
         if path is not None:
             return cls._made(Path(path), {"run": run})
         db = sqlite3.connect(":memory:", isolation_level=None)
@@ -184,17 +184,16 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, moved: bool = False) -> Self:
-        """Open the ledger's file at `path` to go on with it, after verifying the hash of every row.
+        """Opens the ledger at `path` to continue it, after verifying the hash of every row.
 
         Args:
             path: the file.
-            moved: whether to accept a file that was copied or brought from another disk. Set it only if no other copy
-                of the file will be used again.
+            moved: True to accept a file that was copied or brought from another disk; False refuses it. Use True only
+                if no other copy of the file will ever be used.
 
         Raises:
-            LedgerError: the file is damaged or was not written by a ledger; it was copied or moved, and `moved` is
-                False; it is open already, in another process or in this one; or its process was killed, and its
-                write-ahead log, FILE-wal, is missing.
+            LedgerError: the file is damaged or not a ledger; it was copied or moved, and `moved` is False; it is open
+                already; or its process was killed and its write-ahead log FILE-wal is missing.
             OSError: the file is missing, or cannot be opened for reading and writing.
         """
         path = Path(path)
@@ -221,8 +220,8 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> Account:
-        """Return the content of the file at `path`, even while another process writes it. Nothing is written. Raises
-        LedgerError if the file is damaged, and OSError if there is no file."""
+        """Returns the content of the ledger's file at `path` without changing it, even while another process writes it.
+        Raises LedgerError if the file is damaged, and OSError if it does not exist."""
         path = Path(path)
         path.stat()  # raises OSError for a missing file, which SQLite would not name as the reason
         log = path.with_name(f"{path.name}-wal")
@@ -239,13 +238,14 @@ class Ledger(AbstractContextManager["Ledger"]):
         )
 
     def spend(self) -> range:
-        """Pay for the next `block` releases of the plan, or those that are left, before their noise is drawn.
+        """Pays for the next `block` planned releases, or for those that are left, and waits for the disk. Call it
+        before their noise is drawn.
 
         Returns:
-            The numbers of the releases, counted from 0 over the life of the ledger, when the payment is on disk.
+            The numbers of the paid releases, counted from 0 over the life of the ledger.
 
         Raises:
-            BudgetSpentError: the plan is complete, or the file has no budget, and nothing is written.
+            BudgetSpentError: all planned releases are spent, or the file has no budget. Nothing is written.
         """
         _, first, last = self._last_row()
         numbers = range(first, min(first + self.account.block, self.account.steps))
@@ -255,14 +255,14 @@ class Ledger(AbstractContextManager["Ledger"]):
         return numbers
 
     def record(self, number: int, sums: bytes, *, durable: bool = True) -> None:
-        """Write down what a release has released.
+        """Writes what a release published into the log.
 
         Args:
-            number: the number of a release that `spend` has paid for, later than all recorded releases; others in
-                between can no longer be recorded. In a file without a budget it may be any number >= 0 that is later
-                than them.
-            sums: the released numbers as bytes, in any form.
-            durable: whether to return only when the record is on disk. With False, `sync` waits for it.
+            number: the number of a release that `spend` has paid for. It must be later than all recorded releases, and
+                earlier ones can no longer be recorded afterwards. In a file without a budget any number >= 0 counts as
+                paid for.
+            sums: the released numbers as bytes, in any encoding.
+            durable: True to return only when the bytes are on disk; False to return earlier (call `sync` to wait).
 
         Raises:
             LedgerError: the release is not paid for, or it or a later release was recorded before.
@@ -273,29 +273,29 @@ class Ledger(AbstractContextManager["Ledger"]):
         self._add(last, number, spent, sums, durable=durable)
 
     def records(self) -> list[tuple[int, bytes]]:
-        """Return a pair (number of the release, its bytes) for each release that was recorded, in order. It may be
-        called after `close`, too."""
+        """Returns a pair (number of the release, released bytes) for each recorded release, in order; also after
+        `close`."""
         return (_read(self._db, self.path) if self._end.alive else self.read(self.path)).records
 
     def sync(self) -> None:
-        """Wait until all that was recorded is on disk."""
+        """Waits until everything that was recorded is on disk."""
         if self._level == "NORMAL":  # the last write was not durable; one that is waits for all rows before it, too
             self._write("UPDATE header SET moves = moves")
 
     @property
     def history(self) -> list[Step]:
-        """The releases that are paid for, as a history for the accountant; empty without a budget."""
+        """The paid releases as a list of steps to pass to the accountant; an empty list without a budget."""
         step = self.account.step
         return [replace(step, steps=self._spent)] if step is not None and self._spent else []
 
     @property
     def releases_left(self) -> int:
-        """How many releases of the plan are not paid for yet; 0 without a budget. A release that was paid for counts as
-        spent, even if it was never made or recorded."""
+        """The number of planned releases that are not paid for yet; 0 without a budget. A paid release counts as spent
+        even if it was never made."""
         return self.account.steps - self._spent
 
     def close(self) -> None:
-        """Wait until everything is on disk, and give up the lock. A second call does nothing."""
+        """Waits until everything is on disk, and releases the lock on the file. A second call does nothing."""
         if self._end.alive:
             with suppress(LedgerError):
                 self.sync()
@@ -341,7 +341,7 @@ class Ledger(AbstractContextManager["Ledger"]):
 
 
 def sync_folder(path: Path) -> None:
-    """Wait until the entries of the folder at `path` are on disk."""
+    """Waits until the directory entries of the folder at `path` are on disk."""
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)

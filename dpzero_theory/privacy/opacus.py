@@ -1,12 +1,12 @@
-"""The certified accountant inside Opacus. Import this module, then use `PrivacyEngine(accountant="certified")`.
+"""This package's accountant inside Opacus. Import this module, then use `PrivacyEngine(accountant="certified")`.
 
     import dpzero_theory.privacy.opacus
     engine = PrivacyEngine(accountant="certified")
 
 `make_private_with_epsilon`, `get_noise_multiplier`, `state_dict` and checkpoints work as with Opacus's own accountants.
-The conventions are those of Opacus: a noise multiplier is the noise's standard deviation over the clip, batches are
-Poisson, and neighbours differ by one record more or less. Opacus draws such batches only with `poisson_sampling=True`,
-its default. Importing this module needs Opacus.
+As in Opacus, a noise multiplier is the noise's standard deviation divided by the clip, batches are Poisson, and
+neighbours differ by one additional record. Opacus draws such batches only with `poisson_sampling=True`, its default.
+Importing this module needs Opacus.
 """
 
 import math
@@ -23,14 +23,14 @@ _Entry = tuple[float, float, int]  # of an Opacus accountant's history: noise mu
 
 
 class CertifiedAccountant(IAccountant):  # type: ignore[misc]
-    """Opacus's `IAccountant`, whose epsilon is an upper bound that covers all errors of its computation.
+    """An Opacus accountant whose epsilon is an upper bound with all errors of its computation included.
 
-    Neighbours differ by one record more or less, the class attribute `relation` = `Relation.ADD_REMOVE`. A subclass may
-    set another one. It must return another name from `mechanism`, and be made known to Opacus by
+    Neighbours differ by one additional record: the class attribute `relation` is `Relation.ADD_REMOVE`. To use another
+    relation, write a subclass that sets `relation` and returns another name from `mechanism`, and call Opacus's
     `register_accountant(name, subclass)`.
 
     Attributes:
-        history: a tuple (noise multiplier, sample rate, number of steps) for each run of equal steps, in order.
+        history: a list of tuples (noise multiplier, sample rate, number of steps), one for each run of equal steps.
     """
 
     relation = Relation.ADD_REMOVE
@@ -40,18 +40,18 @@ class CertifiedAccountant(IAccountant):  # type: ignore[misc]
 
     @classmethod
     def mechanism(cls) -> str:
-        """The name of this accountant in Opacus."""
+        """Returns "certified", the name of this accountant in Opacus."""
         return "certified"
 
     def __len__(self) -> int:
         return sum(steps for _, _, steps in self.history)
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
-        """Record one step. Raises ValueError for an argument outside its range.
+        """Records one step.
 
         Args:
-            noise_multiplier: the noise's standard deviation over the clip, >= 0, where 0 protects nothing.
-            sample_rate: the probability with which each record is in the batch, in (0, 1].
+            noise_multiplier: the noise's standard deviation divided by the clip, >= 0, else ValueError.
+            sample_rate: the probability with which each record is in the batch, in (0, 1], else ValueError.
         """
         noise = check.real("noise_multiplier", noise_multiplier, at_least=0)
         self._steps(noise or 1.0, sample_rate, 1)
@@ -62,15 +62,12 @@ class CertifiedAccountant(IAccountant):  # type: ignore[misc]
             self.history.append((noise_multiplier, sample_rate, 1))
 
     def get_epsilon(self, delta: float, alphas: object = None, *, poisson: bool = True, **accuracy: object) -> float:
-        """The certified epsilon at delta in (0, 1); infinite if a step had no noise.
+        """Returns an upper bound on epsilon of all recorded steps at `delta`; infinite if a step had no noise.
 
         Args:
-            delta: in (0, 1).
-            poisson: must be True, because only Poisson batches are accounted.
-            alphas, accuracy: accepted and ignored; they set the accuracy of Opacus's own accountants.
-
-        Raises:
-            ValueError: an argument outside its range.
+            delta: in (0, 1), else ValueError.
+            poisson: must be True, else ValueError, because only Poisson batches are accounted.
+            alphas, accuracy: ignored; they set the accuracy of Opacus's own accountants.
         """
         if poisson is not True:
             raise ValueError(f"poisson must be True, the batches that are accounted; got {check.shown(poisson)}")

@@ -1,19 +1,9 @@
-"""What an attacker gains from a run: the best attack's success, as certified brackets.
+"""The success of the best attack on a private run: advantage, probability of a right guess, and true positive rate.
 
 The attacker knows every record but one, everything that the run released, and two possibilities for the last record:
-there or not (add-remove, zero-out), or one value or another (replace-one). An attack guesses which it was. No attack
-succeeds more often than these numbers say, whatever it computes; they follow from delta(epsilon) of the history alone.
-
-With P and Q the laws of what is released and delta_PQ(epsilon) = max over events E of P(E) - e^epsilon Q(E), with
-delta(epsilon) the larger one of delta_PQ and delta_QP (Dong, Roth and Su 2022, Proposition 2.12; Kulynych and others
-2024 for the calibration):
-
-    advantage            max of P(E) - Q(E) = delta(0), the total variation distance
-    success, prior p     max(p, 1-p) + min(p, 1-p) delta(|log(p/(1-p))|)
-    true positive rate   at the false positive rate a the minimum over x > 0 of h(x) + a x, convex in x, where h(x) =
-                         max over E of P(E) - x Q(E) is delta_PQ(log x) for x >= 1 and 1 - x + x delta_QP(-log x) for
-                         x < 1. Either of P and Q may be what the attack wants to find, so that two such minima are
-                         taken, and the result is the larger one.
+present or absent (add-remove, zero-out), or one value or another (replace-one). The attacker guesses which one is true.
+No attack succeeds more often than these upper bounds say, whatever it computes. They follow from delta(epsilon) of the
+history alone (Dong, Roth and Su 2022, Proposition 2.12; Kulynych and others 2024 for the calibration).
 """
 
 import math
@@ -37,45 +27,42 @@ _ACCURACY = 1e-6  # the search for a multiplier ends when its two ends differ by
 _NEAR = 1e-5  # the search for a true positive rate ends when it is known to this share of itself
 _ROUNDING = 1e-12  # a bound on the relative rounding error of the straight lines that the search uses
 _NEIGHBOURS = (0.1, -0.2, 0.02, -0.04)
-"""After the second look delta is computed at epsilons so far from the best one, in units of min(mu, 1), where mu is the
-parameter with which Gaussian DP has about the delta that the second look found."""
+"""After its second evaluation delta is computed at these distances from the best known epsilon, in units of min(mu, 1),
+where mu-GDP has about the delta that the second evaluation found."""
 _PATIENCE, _LITTLE = 4, 0.9  # the search ends when so many epsilons have not reduced the width to this share of it
 _MOST_EXPONENT = 500.0  # the largest epsilon at which delta is looked at; false positive rates below 1e-200 need more
 
 
 def advantage(history: Steps) -> Bracket:
-    """The largest difference between an attack's true positive rate and its false positive rate: delta(0).
+    """Computes the largest difference between the true and the false positive rate of an attack on one record, which is
+    delta at epsilon = 0.
 
     Args:
-        history: steps, such as `step * 1000`, all with one relation.
+        history: steps such as `step * 1000`, all with one relation; else ValueError.
 
     Returns:
-        A bracket: the exact number lies between `lower` and `upper`, both in [0, 1]. `value` is `upper`, the number to
-        state.
-
-    Raises:
-        ValueError: a history that is not made of steps, or whose steps have several relations.
+        A `Bracket`: the exact number lies between `lower` and `upper`, both in [0, 1]. `value` equals `upper`, the
+        number to state.
     """
     bracket = delta_of_history(history, 0.0)
     return replace(bracket, value=bracket.upper)
 
 
 def success(history: Steps, prior: float = 0.5) -> Bracket:
-    """The largest probability with which an attack guesses right which of two possibilities is true for the unknown
-    record: there or not (add-remove, zero-out), or one value or another (replace-one).
+    """Computes the largest probability with which an attack correctly guesses which of two possibilities is true for an
+    unknown record: present or absent (add-remove, zero-out), or one value or another (replace-one).
 
     Args:
-        history: steps, such as `step * 1000`, all with one relation.
-        prior: in (0, 1), the probability of one of the two possibilities before the attack; the other one has 1 -
-            prior. The result holds whichever of the two has `prior`. The Bayes risk, the least probability of a wrong
-            guess, is 1 minus the result.
+        history: steps such as `step * 1000`, all with one relation.
+        prior: in (0, 1), the probability of one possibility before the attack; the other one has 1 - prior. It does not
+            matter which one has `prior`. The Bayes risk, the least probability of a wrong guess, is 1 minus the result.
 
     Returns:
-        A bracket; `value` is `upper`, the number to state. It is never below max(prior, 1 - prior), which guessing
-        without the run achieves.
+        A `Bracket`; `value` equals `upper`, the number to state. The result is at least max(prior, 1 - prior), which is
+        the success of a guess without the run.
 
     Raises:
-        ValueError: a prior outside its range, a history that is not made of steps, or one with several relations.
+        ValueError: the prior is outside its range, the history is not made of steps, or has several relations.
     """
     likely = check.real("prior", prior, above=0, below=1)
     rare = min(likely, 1 - likely)
@@ -86,26 +73,26 @@ def success(history: Steps, prior: float = 0.5) -> Bracket:
 
 
 def true_positive_rate(history: Steps, false_positive_rate: float, *, looks: int = 60) -> Bracket:
-    """The largest true positive rate of an attack whose false positive rate is at most the given one.
+    """Computes the largest true positive rate of an attack on one record with at most the given false positive rate.
 
-    The rate is the minimum over x > 0 of h(x) + a x, with a the false positive rate and h(x) the largest P(E) - x Q(E)
-    over events E, which delta at the epsilon |log x| determines. Delta is computed at a few epsilons only: at 0, then
-    where the minimum would be if the history were Gaussian, and then where the minimum may still be according to bounds
-    by straight lines through the known values.
+    With a the false positive rate, the rate is the minimum over x > 0 of h(x) + a x, where h(x) is the largest P(E) - x
+    Q(E) over events E. P and Q are the laws of what is released with and without the record, in either order; the order
+    with the larger minimum counts. h(x) follows from delta at epsilon = |log x|, which is computed at a few epsilons
+    only, chosen near the minimum.
 
     Args:
-        history: steps, such as `step * 1000`, all with one relation.
+        history: steps such as `step * 1000`, all with one relation.
         false_positive_rate: a in [1e-200, 1].
-        looks: the largest number of epsilons at which delta is computed, >= 1. With three the upper end is mostly
-            final, with five the two ends are typically within 1%; the default is more than the search needs.
+        looks: the largest number of epsilons at which delta is computed, >= 1. With three the upper bound is mostly
+            final; with five the two bounds are typically within 1%. The default is more than the search needs.
 
     Returns:
-        A bracket, at least a; `value` is `upper`, the number to state. On some data an attack reaches the lower end.
-        For random allocations under add-remove and zero-out the lower end follows from the advantage alone, and may be
-        far below the upper end.
+        A `Bracket`; `value` equals `upper`, the number to state. On some data an attack reaches `lower`, which is at
+        least a. For random allocations under "add-remove" and "zero-out" `lower` follows from the advantage alone, and
+        may be far below `upper`.
 
     Raises:
-        ValueError: an argument outside its range, a history that is not made of steps, or one with several relations.
+        ValueError: an argument is outside its range, the history is not made of steps, or has several relations.
     """
     a = check.real("false_positive_rate", false_positive_rate, at_least=1e-200, at_most=1)
     most = check.integer("looks", looks)
@@ -195,7 +182,7 @@ def _about_gdp(epsilon: float, delta: float) -> float:  # It only chooses epsilo
 
 
 def calibrate_risk(measure: Callable[[Steps], Bracket], target: float, history: Callable[[float], Steps]) -> Bracket:
-    """The smallest noise multiplier with which a measure of a history is at most `target`.
+    """Finds the smallest noise multiplier with which a measure of a history is at most `target`.
 
         calibrate_risk(
             lambda history: true_positive_rate(history, 0.001), 0.01,
@@ -203,18 +190,18 @@ def calibrate_risk(measure: Callable[[Steps], Bracket], target: float, history: 
         )
 
     Args:
-        measure: a function from a history to a bracket, such as `advantage`; its result must fall as noise grows.
-        target: the largest value that the measure may have, > 0.
+        measure: a function from a history to a `Bracket`, such as `advantage`; its result must fall as the noise grows.
+        target: the largest allowed value of the measure, > 0.
         history: a function from a noise multiplier to the history with that noise.
 
     Returns:
-        A bracket of the multiplier with `value` = `upper`. With `upper` the upper end of the measure is at most the
-        target; with `lower` the lower end of the measure is larger than the target, or `lower` is 0. Each end is
-        searched for to 1e-6 of itself.
+        A `Bracket` of the multiplier with `value` = `upper`. With the multiplier `upper` the upper bound on the measure
+        is at most the target. With `lower` the lower bound on the measure is above the target, or `lower` is 0. Each of
+        the two is accurate to a relative 1e-6.
 
     Raises:
-        ValueError: a target outside its range, or one that no noise multiplier up to 10^9 meets.
-        PreconditionError: the noise multiplier 0.01 meets the target already; smaller ones are not tried.
+        ValueError: the target is outside its range, or no noise multiplier up to 10^9 meets it.
+        PreconditionError: the noise multiplier 0.01 already meets the target; smaller ones are not tried.
     """
     goal = check.real("target", target, above=0)
     found = cache(lambda noise: measure(history(noise)))

@@ -1,13 +1,13 @@
-"""What it costs to run a private mechanism a random number of times and release the best outcome only.
+"""The privacy cost of running a private mechanism a random number of times and releasing only the best outcome.
 
-A run with an outcome and a score is repeated K times, where K has the geometric law with the mean m: P(K = k) = (1 -
-1/m)^(k - 1)/m for k >= 1. Only the outcome with the highest score is released, neither K nor the other outcomes (Liu
-and Talwar 2019; Papernot and Steinke 2022). Each run may first choose its settings at random from a public list. If one
-run is (x, delta(x))-DP for every x >= 0, the release is (epsilon, delta)-DP for
+Each run returns an outcome and a score. The number K of runs is geometric with mean m: P(K = k) = (1 - 1/m)^(k - 1)/m
+for k >= 1. Only the outcome with the highest score is released, neither K nor the other outcomes (Liu and Talwar 2019;
+Papernot and Steinke 2022). Each run may first choose its settings at random from a public list. If one run is (x,
+delta(x))-DP for every x >= 0, the release is (epsilon, m delta(e))-DP for any e, b >= 0 with
 
-    delta = m delta(e),    epsilon = e + 2 log(e^b + (m - 1) delta(b)),    any e, b >= 0.
+    epsilon = e + 2 log(e^b + (m - 1) delta(b)).
 
-Proof: laws/derivation.md, section 11. Ties of the score must be broken at random.
+The proof is in laws/derivation.md, section 11. Equal scores must be decided at random.
 """
 
 import math
@@ -22,11 +22,11 @@ from dpzero_theory.privacy.step import Steps
 
 
 def draw_runs(mean_runs: float, source: random.Random) -> int:
-    """Draw the number K >= 1 of runs from the geometric law with the given mean.
+    """Draws the number K >= 1 of runs from the geometric distribution.
 
     Args:
         mean_runs: the mean of K, from 1 to 10^4, else ValueError.
-        source: must have secret random bits, as `random.SystemRandom()` has.
+        source: a generator of secret random bits, such as `random.SystemRandom()`.
     """
     chance, number = 1 / check.real("mean_runs", mean_runs, at_least=1, at_most=1e4), 1
     while source.random() >= chance:
@@ -35,24 +35,22 @@ def draw_runs(mean_runs: float, source: random.Random) -> int:
 
 
 def selection_epsilon(history: Steps, delta: float, mean_runs: float) -> Bracket:
-    """Return a bracket of the epsilon, at a given delta, of running a private mechanism a random number of times and
-    releasing only the outcome with the highest score.
+    """Computes epsilon of running a private mechanism a random number of times and releasing only the best outcome.
 
-    The number of runs must be drawn by `draw_runs` and kept secret, and ties of the score must be broken at random.
-    `risk.calibrate_risk(lambda run: selection_epsilon(run, delta, mean_runs), target, history)` finds the noise.
+    Draw the number of runs by `draw_runs` and keep it secret; decide equal scores at random. To find the noise for a
+    target epsilon, call `risk.calibrate_risk(lambda run: selection_epsilon(run, delta, mean_runs), target, history)`.
 
     Args:
-        history: the history of one run. If its score is computed from private data, the release of the score is part of
-            the history.
-        delta: the delta of the whole selection, 0 < delta < 1. The delta of one run is chosen here.
-        mean_runs: m, the mean of the number of runs, from 1 to 10^4.
+        history: the history of one run. If the score is computed from private data, include the release of the score.
+        delta: the delta of the whole selection, 0 < delta < 1.
+        mean_runs: the mean m of the number of runs, from 1 to 10^4.
 
     Returns:
-        A bracket of the largest epsilon over all scores: `value` = `upper` is certified for every score. `lower` is the
-        lower end of epsilon of one run, which selection by a random score costs; another score may cost less.
+        A `Bracket`: `value` equals `upper`, which holds for every score. `lower` is the lower bound on epsilon of a
+        single run. A selection by random scores costs at least that; with another score it may cost less.
 
     Raises:
-        ValueError: an argument outside its range.
+        ValueError: an argument is outside its range.
     """
     m = check.real("mean_runs", mean_runs, at_least=1, at_most=1e4)
     target = check.real("delta", delta, above=0, below=1)

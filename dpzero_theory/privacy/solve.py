@@ -1,9 +1,4 @@
-"""One question to the accountant: five of noise, epsilon, delta, steps, batch and n are given, and the sixth is sought.
-
-Steps, batch and n are whole numbers. The search for one of them asks the accountant about some ten numbers and ends
-with two neighbouring ones: at the answer the certified delta and epsilon are at most the target, and at its neighbour
-they are not.
-"""
+"""Finds one of noise multiplier, epsilon, delta, steps, batch size and number of records from the other five."""
 
 import math
 from collections.abc import Callable
@@ -24,28 +19,29 @@ _MOST_RECORDS = 10**15  # the largest number n of records that is tried; one ove
 
 
 def solved(sought: str, *, group: int = 1, **given: Any) -> Bracket:
-    """The bracket of one of six numbers, from the other five. Its `value` is the end that is safe for privacy, also for
-    delta, of which `delta_of_history` returns an estimate as `value`.
+    """Finds one of six numbers, `sought`, from the other five.
 
         solved("steps", epsilon=2, delta=1e-5, noise_multiplier=12.5, n=1024, batch=64,
                sampling="poisson", relation="add-remove")
 
     Args:
-        sought: `epsilon`, `delta`, `noise_multiplier`, `steps`, `batch` or `n`.
-        group: the number of records in which neighbouring data sets may differ, 1 unless whole users are protected.
-        given: the other five of these numbers, and keywords as in `step.Words`: `sampling` (a name such as "poisson"),
-            `relation` (such as "add-remove"), and if wanted `mechanism` (by default "gaussian") and `coordinates` (by
-            default 1). `batch` is the (expected) number of records in a batch, `n` the number of all records. With full
-            batches both may be None.
+        sought: "epsilon", "delta", "noise_multiplier", "steps", "batch" or "n".
+        group: the number of records in which neighbouring data sets may differ. Use 1, or the largest number of records
+            of one user to protect users.
+        given: the other five numbers, and keywords as in `step.Words`: `sampling` (a name such as "poisson"),
+            `relation` (such as "add-remove"), and optionally `mechanism` (by default "gaussian") and `coordinates` (by
+            default 1). `batch` is the (expected) number of records in a batch, and `n` the number of all records. With
+            full batches both may be None.
 
     Returns:
-        A bracket. For `steps` and `batch` its value is the largest whole number with which the run is certified to be
-        (epsilon, delta)-DP, and with more than `upper` it certainly is not. For `n` the value is the smallest such
-        number, and with fewer than `lower` records the run is not (epsilon, delta)-DP, or a batch does not fit. The
-        largest batch is n if full batches meet the target.
+        A `Bracket`; its `value` is the number to use. For "epsilon", "delta" and "noise_multiplier" it equals `upper`.
+        For "steps" and "batch" it is the largest whole number with which the run is certainly (epsilon, delta)-DP, and
+        with more than `upper` the run certainly is not. For "n" it is the smallest such number, and with fewer than
+        `lower` records the run is not (epsilon, delta)-DP, or a batch does not fit. The largest batch is n if full
+        batches meet the target.
 
     Raises:
-        ValueError: a number outside its range, or one for which there is no answer.
+        ValueError: a number is outside its range, or there is no answer.
         PreconditionError: no number of steps, batch or n meets the target, or 10^12 steps do.
     """
     names, group = ("epsilon", "delta", "noise_multiplier", "steps", "batch", "n"), check.integer("group", group)

@@ -1,11 +1,11 @@
-"""Steps of other mechanisms whose privacy is known: (epsilon, delta)-private and zCDP steps, and mixtures of Gaussians.
+"""Steps of other mechanisms of which only a privacy guarantee is known, as parts of a history.
 
     history = [*our_steps, approximate(0.5, 1e-6, relation="add-remove"), concentrated(0.1, relation="add-remove")]
     epsilon_of_history(history, delta=1e-5)
 
-Their privacy losses are composed with all others, so the history costs less than the sum of the parts' epsilons. No
-noise of these laws is drawn here: they say what somebody else's step cost. Each step has a record in it (full batches),
-and each may depend on what was released before.
+The privacy losses of all steps are composed, so the history costs less than the sum of the steps' epsilons. Such steps
+can be accounted for but not run: this package draws no noise for them. Each step uses every record (full batches), and
+may depend on earlier outputs.
 """
 
 import math
@@ -63,20 +63,20 @@ def _registered(family: str, numbers: Any, known: Callable[[StepLike], Cost], co
 
 
 def approximate(epsilon: float, delta: float = 0.0, *, steps: int = 1, relation: str) -> Step:
-    """Return steps that are each (epsilon, delta)-private, of any mechanism, as part of a history.
+    """Returns steps that are each (epsilon, delta)-private, by any mechanism, as part of a history.
 
     Args:
         epsilon: the epsilon of one step, in [0, 100].
-        delta: the delta of one step, in [0, 1); not 0 if epsilon is 0.
+        delta: the delta of one step, in [0, 1); above 0 if epsilon is 0.
         steps: the number of steps, >= 1.
-        relation: which data sets are neighbours in that statement, such as "add-remove"; it must be the history's.
+        relation: which data sets are neighbours in that guarantee, such as "add-remove"; the history must have it too.
 
     Returns:
-        Steps whose cost is that of the costliest such mechanism, randomised response that with probability delta shows
-        everything; so it is an upper bound for every other one. Lower bounds ignore that delta part of the release.
+        A `Step` whose upper bounds are those of the costliest such mechanism: randomised response, after everything is
+        revealed with probability delta. Its lower bounds are those of the randomised response alone.
 
     Raises:
-        ValueError: an argument outside its range.
+        ValueError: an argument is outside its range.
     """
     e = check.real("epsilon", epsilon, at_least=0, at_most=_LARGEST_EPSILON)
     d = check.real("delta", delta, at_least=0, below=1)
@@ -97,20 +97,20 @@ def approximate(epsilon: float, delta: float = 0.0, *, steps: int = 1, relation:
 
 
 def concentrated(rho: float, xi: float = 0.0, *, steps: int = 1, relation: str) -> Step:
-    """Return steps that are each known to be zero-concentrated differentially private, as part of a history.
+    """Returns steps that are each zero-concentrated differentially private (zCDP), as part of a history.
 
     Args:
-        rho: a number in [1e-9, 100]: for one step the Renyi divergence of every order a > 1 is at most xi + rho a.
-        xi: the other number of that bound, in [0, 100].
-        steps: the number of steps, >= 1. rho and xi of all zCDP steps of a history add up, to a rho of at most 100.
-        relation: which data sets are neighbours in that statement, such as "add-remove"; it must be the history's.
+        rho: in [1e-9, 100]: the Renyi divergence of one step is at most xi + rho a at every order a > 1.
+        xi: the constant of that bound, in [0, 100].
+        steps: the number of steps, >= 1. The rho of all zCDP steps of a history may add up to at most 100.
+        relation: which data sets are neighbours in that guarantee, such as "add-remove"; the history must have it too.
 
     Returns:
-        Steps whose cost is an upper bound for every such mechanism (Canonne, Kamath and Steinke, arXiv 2004.00010,
-        proposition 12); Gaussian noise, for instance, costs less. Lower bounds take the cost of these steps as 0.
+        A `Step` whose upper bounds hold for every such mechanism (Canonne, Kamath and Steinke, arXiv 2004.00010,
+        proposition 12). Particular ones, such as Gaussian noise, cost less. Lower bounds count these steps as free.
 
     Raises:
-        ValueError: an argument outside its range.
+        ValueError: an argument is outside its range.
     """
     r = check.real("rho", rho, at_least=LEAST_RHO, at_most=MOST_RHO)
     x = check.real("xi", xi, at_least=0, at_most=_LARGEST_EPSILON)
@@ -125,27 +125,27 @@ def gaussian_mixture(
     steps: int = 1,
     relation: str,
 ) -> Step:
-    """Return steps with Gaussian noise on a sum that one record moves by a random distance, as part of a history.
+    """Returns steps with Gaussian noise on a sum that one record moves by a random distance, as part of a history.
 
-    Such steps are, for instance, those of correlated noise with sampled batches (Choquette-Choo et al., arXiv
-    2310.15526), and dp-accounting's MixtureOfGaussiansDpEvent.
+    Examples are steps of correlated noise with sampled batches (Choquette-Choo et al., arXiv 2310.15526) and
+    dp-accounting's MixtureOfGaussiansDpEvent.
 
     Args:
-        standard_deviation: s > 0 of the noise, in the unit of `sensitivities`; from 0.2 to 10^4 times the largest one.
-        sensitivities: the distances c_j >= 0 by which the record moves the sum, at most 2,000 values, one above 0.
-        probabilities: the probability of each distance, with the sum 1. The draw is secret and independent of the data.
+        standard_deviation: of the noise, in the unit of `sensitivities`; from 0.2 to 10^4 times the largest of them.
+        sensitivities: the distances >= 0 by which the record may move the sum, at most 2,000 values, one above 0.
+        probabilities: the probability of each distance; they sum to 1. The drawn one is secret and does not depend on
+            the data.
         steps: the number of steps, >= 1, with independent draws.
-        relation: which data sets are neighbours, such as "add-remove"; it must be the history's. Under add-remove and
-            zero-out the sum is not moved without the record; under replace-one the two records move it in opposite
-            directions.
+        relation: which data sets are neighbours, such as "add-remove"; the history must have it too. Under "add-remove"
+            and "zero-out" the sum is not moved without the record; under "replace-one" the record's two values move it
+            in opposite directions.
 
     Returns:
-        Steps whose cost is exact: records that always pull in one direction attain it. For a single distance these are
-        ordinary steps with full batches and Gaussian noise, and for one distance besides 0 ordinary steps with Poisson
-        batches.
+        A `Step` whose cost is exact: some records attain it. With a single distance it is an ordinary step with full
+        batches, and with one distance besides 0 an ordinary step with Poisson batches.
 
     Raises:
-        ValueError: an argument outside its range.
+        ValueError: an argument is outside its range.
     """
     at = check.real_array("sensitivities", np.asarray(sensitivities, dtype=float), at_least=0)
     p = check.real_array("probabilities", np.asarray(probabilities, dtype=float), at_least=0, at_most=1)
