@@ -38,7 +38,7 @@ _Divergence = Callable[[arb], arb]  # a -> h(a) = max over events of P - a Q, P 
 
 
 class Refused(Exception):
-    """The certificate is not confirmed; the message says why."""
+    """Raised if a certificate is not confirmed; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,9 @@ class _Laplace:  # noise with density exp(-|x|/s)/(2 s); two shifted densities h
 
 
 def _divergences(noise: _Gaussian | _Laplace, q: arb, relation: str) -> list[_Divergence]:
-    """Functions a -> h(a) = max over events E of P(E) - a Q(E), of a step with this noise whose batch has a record with
-    probability q: one for "replace-one", whose two orders (P, Q) cost the same, else one for each order."""
+    """Returns functions a -> h(a) = max over events E of P(E) - a Q(E), for one step with this noise in whose batch a
+    record is with probability q. P and Q are the laws of the step's output on two neighbouring data sets. For
+    "replace-one" there is one function, as both orders (P, Q) cost the same, else one for each order."""
     # N(m) is the law of outputs with mean m clips. If the record is there or not (or adds nothing), P = (1-q) N(0) + q
     # N(1), Q = N(0) (Zhu, Dong and Wang 2022, Theorem 11); with replace-one Q = (1-q) N(0) + q N(-1). The best event is
     # a half-line x > c: of all events as likely under N(0) it is the likeliest under N(1), the least under N(-1).
@@ -115,10 +116,10 @@ def _number(source: dict[str, object], name: str, least: float, most: float) -> 
 
 
 def _read_part(part: object) -> tuple[int, list[_Divergence], arb]:
-    """Check an entry of a certificate's history, and raise Refused if it is not of a confirmed kind. Returns how many
-    of its steps may use one record; the divergences (functions a -> max over events of P - a Q) of one step with
-    continuous noise; and g >= 0 such that all these steps have delta(epsilon) <= e^g delta'(epsilon - 2 g), where
-    delta' is that with continuous noise: 0 if the noise is continuous."""
+    """Checks an entry of a certificate's history; raises Refused if it is not of a known kind. Returns the number of
+    its steps that may use one record; the functions a -> max over events of P - a Q of one step with continuous noise;
+    and g >= 0, 0 for continuous noise, such that all these steps have delta(epsilon) <= e^g delta'(epsilon - 2 g),
+    delta' being for continuous noise."""
     if not isinstance(part, dict) or set(part) != _PART:
         raise Refused(f"each part of the history must have {', '.join(sorted(_PART))}, and nothing else")
     steps, coordinates = (int(_number(part, name, 0, 1e12)) for name in ("steps", "coordinates"))
@@ -164,10 +165,9 @@ def _integer_above(x: arb) -> int:
 
 
 def _one_step(h: _Divergence, width: arb, bits: int, small: float) -> _Law:
-    """The law of one step's privacy loss on multiples of `width`, with probabilities in units of 2^-bits. It costs at
-    least what the step does: its divergence is the polygon with corners on the step's convex divergence h(a) at a =
-    e^(i width), i whole. The grid ends where h(a) is within `small` of its limits, 0 for large a and 1 - a for small
-    a."""
+    """Returns a law of privacy losses that costs at least what one step does, on multiples of `width`, with
+    probabilities in units of 2^-bits. Its divergence is the polygon with corners on the step's convex divergence h(a)
+    at a = e^(i width), i whole. The grid ends where h(a) is within `small` of its limits, 0 and 1 - a."""
 
     def reach(sign: int, negligible: Callable[[int], bool]) -> int:
         cells = 1
@@ -209,8 +209,8 @@ def _product(one: _Law, other: _Law, bits: int, small: int) -> _Law:
 
 
 def _bound(parts: list[tuple[int, _Divergence]], epsilon: arb, delta: float, width: arb) -> arb:
-    """An upper bound on delta(epsilon) of `parts`, pairs (number of equal steps, divergence of one of them), by losses
-    raised to multiples of `width`. The stated `delta` sets the precision."""
+    """Returns an upper bound on delta(epsilon) of `parts`, pairs (number of equal steps, divergence of one of them), by
+    losses raised to multiples of `width`. The stated `delta` sets the precision."""
     steps = sum(count for count, _ in parts)
     bits = 64 + math.ceil(-math.log2(delta)) + steps.bit_length()
     total, share = _Law(0, fmpz_poly([2**bits]), 0), 1e-7 * delta / steps  # share: cut off at each end
@@ -242,8 +242,8 @@ def _confirmed(parts: list[tuple[int, _Divergence]], epsilon: arb, most: arb, de
 
 
 def confirm(text: str) -> tuple[float, float, float]:
-    """Check the certificate `text` (JSON). Returns the epsilon and delta that it states, and the upper bound on
-    delta(epsilon) that confirms them. Raises Refused if they are not confirmed."""
+    """Verifies the certificate `text` (JSON). Returns the epsilon and the delta that it states, and the upper bound on
+    delta at this epsilon that proves them. Raises Refused if they are not confirmed."""
     ctx.prec = 256  # with so many bits, intervals hardly widen
     certificate = _parse(text)
     history, statement = certificate["history"], certificate["statement"]
@@ -281,8 +281,8 @@ def _parse(text: str) -> dict[str, object]:
 
 
 def main(paths: list[str]) -> int:
-    """Check the privacy certificates (JSON) at `paths`; print for each the bound on delta that proves it, or why it is
-    refused. Returns 0 if there are any and none is refused, else 1. ["--help"] only prints the usage, and gives 0."""
+    """Verifies the privacy certificates (JSON files) at `paths`, and prints for each an upper bound on delta or why it
+    is refused. Returns 0 if there is at least one and none is refused, else 1. ["--help"] only prints the usage."""
     good = bool(paths)
     for path in paths if paths != ["--help"] else []:
         try:

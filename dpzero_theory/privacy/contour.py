@@ -1,10 +1,10 @@
-"""delta(epsilon) of many Gaussian releases with sampled batches, by an integral, which takes less time than a `grid`.
-With M(z) = E_P e^{zL} the moment of one release's loss L, and T releases, for every tau > 0
+"""Computes delta(epsilon) of many Gaussian releases with sampled batches by an integral, faster than on a `grid`. With
+M(z) = E_P e^{zL} the moment of one release's privacy loss L, and T releases, for every tau > 0
 
     delta(epsilon) = (1/2 pi) Integral over t of  prod M(z)^T e^{-z epsilon} / (z (z + 1)),   z = tau + i t.
 
-Both integrals, over t and over the outputs x in M(z), are sums over equally spaced nodes. laws/derivation.md, section
-10, bounds the errors by the steps and last nodes in t and in x, and by rounding: (a) to (e)."""
+Both integrals, over t and over the outputs x in M(z), are sums over equally spaced nodes (derivation.md, section 10).
+"""
 
 import math
 from contextlib import suppress
@@ -26,19 +26,19 @@ _SHIFTS = np.array([3.0, 4.5, 6.0, 8.0, 11.0])
 _HEIGHTS = np.geomspace(0.5, 16, 11)
 _SHARES = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.8])
 _LATER = np.array([0.9, 1.0, 1.15, 1.4, 1.8, 2.5, 3.5, 5.0, 8.0, 14.0, 24.0])
-"""Values to choose from, all correct: of `_Integral.shift` times the loss's deviation; of `_Moments.heights`,
-times s; of `_Integral.shift` over tau; and of the last t, over about the largest t that matters."""
+"""Values to choose from, all correct: for `_Integral.shift` times the loss's standard deviation; for `_Moments.heights`
+times s; for `_Integral.shift` over tau; and for the last t over about the largest t that matters."""
 
 
 class _Unfit(ArithmeticError):
-    """A sum in place of an integral would need too many nodes, or its error is too large."""
+    """Raised if a sum in place of an integral would need too many nodes, or if its error is too large."""
 
 
 class _Moments:
-    """The moments M(z) = E_P e^{z L} of the loss L of one release with the law `law`, of a kind that `fits` allows, for
-    z = tau + i t, 0 < tau <= `most` and 0 <= t <= `far`, as sums over equally spaced outputs `x`. Their spacing is such
-    that M(z)^`count` is wrong by about the share `error` of M(tau)^`count`; the methods bound the true errors.
-    `log_terms` has the terms for t = 0. Raises `_Unfit` if too many outputs are needed."""
+    """The moments M(z) = E_P e^{z L} of the privacy loss L of one release with the law `law`, of a kind that `fits`
+    allows, as sums over equally spaced outputs `x`, for z = tau + i t, 0 < tau <= `most` and 0 <= t <= `far`. Their
+    spacing makes the relative error of M(z)^`count` about `error`; the methods return bounds on the true errors. Raises
+    `_Unfit` if too many outputs are needed."""
 
     def __init__(self, law: Gaussian, count: int, most: float, far: float, error: float = _ERRORS[0]) -> None:
         (branch,) = law.branches
@@ -79,9 +79,9 @@ class _Moments:
         return np.exp(np.minimum(log_q + u - log_a, 0.0)), error
 
     def _costs(self, tau: float, t: Array) -> Array:
-        # The error by the step in x is small if these are: logs of bounds, over M(tau), on the integral of the modulus
-        # of the integrand of M(tau + i t) along the two lines of complex x with Im x = +-s^2 eta, s being the noise. A
-        # row for each eta in `self.heights`, a column for each entry of `t`.
+        # Returns logs of bounds, relative to M(tau), on the integral of |integrand of M(tau + i t)| along the two lines
+        # Im x = +-s^2 eta of complex x, with s the noise; the error by the step in x is small if they are. A row for
+        # each eta in `self.heights`, a column for each entry of `t`.
         heights, negative = self.heights[:, None], self._powers(tau)[2]
         turned = (abs(self.rise) + self.fall) * heights * t
         return np.asarray((self.law.noise * heights) ** 2 / 2 + turned - negative * np.log(np.cos(heights / 2)))
@@ -92,8 +92,8 @@ class _Moments:
         return terms, top + np.log(np.exp(terms - top[:, None]).sum(axis=1))
 
     def error(self, tau: float, weights: Array) -> tuple[float, float]:
-        """Bounds on two errors of the sum that stands for E e^{(tau + i t) L}, divided by E e^{tau L}, L being the
-        loss: by rounding, but for that of t L; and by leaving out outputs before the first and after the last one.
+        """Returns bounds on two errors of the sum that stands for E e^{(tau + i t) L}, relative to E e^{tau L}, with L
+        the loss: by rounding (without that of t L), and by leaving out outputs before the first and after the last one.
         `weights` are the summands of E e^{tau L}, scaled to the sum 1. Raises `_Unfit` if the integrand rises at an
         end."""
         power, fall, _ = self._powers(tau)
@@ -116,9 +116,9 @@ class _Moments:
         return np.asarray(np.exp(logs) * 1.01)
 
     def decay(self, tau: float, log_m: float, t: Array) -> Array:
-        """For each entry of `t`, a rising array > 0, the log of an upper bound on |E e^{(tau + i t') L}| / E e^{tau L}
-        over all t' >= t, with L the loss and `log_m` = log E e^{tau L}: where may a sum over t end? Raises `_Unfit` if
-        the outputs, `step` apart, are too far apart for this bound."""
+        """For each entry t of the rising positive array `t`, returns the log of an upper bound on |E e^{(tau + i t')
+        L}| / E e^{tau L} over all t' >= t. L is the privacy loss and `log_m` = log E e^{tau L}. Raises `_Unfit` if the
+        outputs are spaced too widely for this bound."""
         s, (power, fall, negative) = self.law.noise, self._powers(tau)
         if (margin := 0.2 * self.step * (math.log(2 * self.count) + 6 + 0.35 * negative) / (s * s)) > 1.4:
             raise _Unfit
@@ -177,8 +177,8 @@ class _Integral:
 
 
 def fits(parts: Parts) -> bool:
-    """Whether `answers` may be tried for `parts`, pairs (law of one release, number of such releases): all laws are
-    `Gaussian`, with a sample rate below 1 and of another kind than "fixed-size" (batches of fixed size, replaced)."""
+    """Returns True if `answers` may be tried for `parts`, pairs (law of one release, number of such releases): all laws
+    are `Gaussian` with a sample rate below 1 and a kind other than "fixed-size"."""
     fit = all(isinstance(law, Gaussian) and law.rate < 1 and law.kind != "fixed-size" for law, _ in parts)
     return bool(parts) and fit
 
@@ -186,9 +186,9 @@ def fits(parts: Parts) -> bool:
 @lru_cache(maxsize=64)
 @np.errstate(all="ignore")
 def answers(parts: Parts, epsilon: float) -> _Integral | None:
-    """Bounds on delta of the composition `parts`, pairs (law of one release's privacy loss, number of such releases):
-    methods upper(x) and lower(x), true at each epsilon x >= 0, narrow near `epsilon`. None (then use `grid`) without
-    parts, if a law is no `Gaussian`, "fixed-size" or of rate 1, or no upper - lower <= 1e-4 upper is found there."""
+    """Returns an object with the methods upper(x) and lower(x), bounds on delta at any epsilon x >= 0 that are narrow
+    near x = `epsilon`. `parts` are pairs (law of one release's privacy loss, number of such releases). Returns None
+    unless `fits(parts)` and upper - lower <= 1e-4 upper is reached at `epsilon`; then use `grid`."""
     if not fits(parts):
         return None
     releases = [(law, count) for law, count in parts if isinstance(law, Gaussian)]
@@ -202,10 +202,10 @@ def answers(parts: Parts, epsilon: float) -> _Integral | None:
 
 
 def _saddle(parts: list[tuple[Gaussian, int]], epsilon: float) -> tuple[float, float, float]:
-    """Three numbers for the integral over t at the top of this module, which gives delta(`epsilon`) of `parts`: its
+    """Returns three numbers for the integral over t at the top of this module, which gives delta(`epsilon`) of `parts`:
     tau, about where |integrand| at t = 0 is least; the standard deviation of the total loss L under P tilted by e^{tau
-    L}; and a shift > 0: Chernoff's bound at tau + shift limits the error of a sum over steps in t. Other numbers are
-    correct too, but need more nodes. Raises `_Unfit` if the search for tau does not end."""
+    L}; and a shift > 0: Chernoff's bound at tau + shift limits the error of a sum over steps in t. Others only need
+    more nodes. Raises `_Unfit` if the search for tau does not end."""
     spreads = [n * law.rate**2 * math.expm1(min(1 / law.noise**2, 50.0)) for law, n in parts]
     variance = math.fsum(v * (4 if law.kind == "replace" else 1) for (law, _), v in zip(parts, spreads, strict=True))
     normal, centre = variance, epsilon - variance / 2

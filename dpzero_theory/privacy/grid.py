@@ -1,10 +1,10 @@
-"""delta(epsilon) of a composition of laws on a grid of losses, as certified brackets, and epsilon at a delta.
+"""Bounds on delta of many releases at an epsilon, or on epsilon at a delta, by discretising privacy losses on a grid.
 
-With Lambda the total privacy loss under P, delta(epsilon) = E_P (1 - e^{epsilon - Lambda})_+. Each law is put on the
-multiples of a width H by `Law.cells`, once so that it dominates and once so that it is dominated. All probabilities are
-multiplied by e^{tau loss} ("tilted by tau"), which makes rounding errors small against delta, and composed by
-`fourier.composed`. One composition gives delta(epsilon) at all epsilons near one, as sums of the weights beyond a point
-of the grid. The bracket's width falls as H^2. Every statement is derived in laws/derivation.md.
+With Lambda the total privacy loss under P, delta(epsilon) = E_P (1 - e^{epsilon - Lambda})_+. The distribution of each
+release's loss is put on the multiples of a width H by `Law.cells`, once so that delta cannot fall and once so that it
+cannot rise. Probabilities are multiplied by e^{tau loss} (called tilted by tau), which makes rounding errors small
+relative to delta, and the releases are composed by `fourier.composed`. One composition gives delta at all epsilons near
+one epsilon. The bounds differ by a share that falls as H^2. Every statement is derived in laws/derivation.md.
 """
 
 import math
@@ -33,25 +33,25 @@ from dpzero_theory.privacy.laws.law import (
 LEAST_DELTA = 1e-30  # the smallest delta that a grid tells from 0
 _LEFT_OUT = 1e-7  # outputs of about this probability, as a share of delta, count as infinite losses, not in the sums
 _FEWEST, _MOST, _MOST_ROUGH, _MOST_APART = 2**12, 2**19, 2**16, 2**17
-"""The fewest and the most points of a grid, the most if wide bounds will do, and the most for small losses apart."""
+"""The fewest and the most points of a grid; the most if wide bounds are enough; and the most in `_Apart`."""
 _MOST_OF_ONE = 2**17  # cells are so wide that the losses of one release fill at most this many, to save memory
 _MANY, _OMITTED, _OF_ONE, _SHORTER, _FEW = 4, 1e-6, 1e-5, 3.0, 30
-"""Large losses are composed apart (`_Apart`) if the grid gets shorter by the factor `_SHORTER`. They have at most the
-probability `_OF_ONE` in one release, and more than `_MANY` of them about the share `_OMITTED` of delta. A law with at
-most `_FEW` releases beside one with more is not split."""
+"""Large losses are composed separately (`_Apart`) if the grid gets shorter by the factor `_SHORTER`. One release has a
+large loss with probability at most `_OF_ONE`, and more than `_MANY` of all releases have one with about the probability
+`_OMITTED` times delta. If a law has more than `_FEW` releases, laws with fewer releases are not split."""
 _SELDOM, _KNOWN = 1e-9, 1e-3
-"""The probability of losses that are so far below 0 that `_Apart` raises them; and the relative error up to which the
-probability of a total of small losses serves for lower bounds, in which its ratios are losses."""
+"""`_Apart` raises losses so far below 0 that they have only the first probability. A point of the distribution of the
+total of small losses is used for lower bounds only if its relative error is below the second number."""
 _BLOCKS, _MERGED = 256, 16  # numbers of blocks of outcomes, and of outcomes of a block, that share one rounding error
 _NEAR_MOST = 20.0  # a tilt for losses near the largest total loss, times that loss
 _REACH = 25.0  # a composition for one epsilon bounds delta down to that epsilon minus this over (1 + tau)
 _COARSE, _STUCK, _NOTHING = 0.05, 0.3, 0.9
-"""Shares of the upper end that decide on finer grids: wide bounds will do if the wanted width is above `_COARSE`; below
-the width `_STUCK` the search ends when more points hardly narrow the bounds; above `_NOTHING` bounds say nothing, and
-16 times as many points are tried."""
+"""Relative widths of bounds: if the wanted width is above `_COARSE`, wide bounds are enough; below `_STUCK` the search
+ends once more points hardly narrow the bounds; above `_NOTHING` 16 times as many points are tried."""
 _ROUGH_LAW = 0.1  # Bounds narrower than this, as a share of the upper end, come from sharp laws (`Law.refined`).
 _Sketches = Sequence[tuple[int, Array, Array]]
-"""For each law of a composition the number of its releases, and the losses and log probabilities of `Law.sketch`."""
+"""For each law of a composition the number of its releases, and the losses and log probabilities that `Law.sketch`
+returns."""
 _Cut = Sequence[tuple[Cells, int]]  # for each law of a composition its cells and the number of its releases
 _NEARER = np.geomspace(0.75, 1.33, 9)  # factors on the best one of `TILTS`, to look for a better tilt near it
 
@@ -115,15 +115,15 @@ def _composed(
 
 
 class _Curve:
-    """Bounds on delta of the composition `parts`, pairs (law of one release's privacy loss, number of such releases),
-    by one grid of `points` total losses: upper(x) and lower(x) are true at every epsilon x >= 0, and narrow near x =
-    `epsilon`. `delta` is a guess of delta there; a wrong one makes bounds wide, not false. An end that is not among
-    `ends`, "both", "lower" or "upper", is trivial. Raises OverflowError if no grid of so many points is accurate
-    enough.
+    """Bounds upper(x) and lower(x) on delta at every epsilon x >= 0, by one grid of `points` total losses. They are
+    narrow near x = `epsilon`. `parts` are pairs (`Law` of one release's privacy loss, number of such releases). `delta`
+    is a guess of delta at `epsilon`; a wrong guess makes bounds wide, not false. `ends` says which bounds the caller
+    uses, "both", "lower" or "upper"; an unused one is trivial. Raises OverflowError if no grid of so many points is
+    accurate enough.
 
     Attributes:
-        tau: the tilt: probabilities are multiplied by e^{tau loss}, so that rounding errors are small against delta.
-        known: the least epsilon at which `upper` may be below 1.
+        tau: probabilities were multiplied by e^{tau loss}, which makes rounding errors small relative to delta.
+        known: the smallest epsilon at which `upper` may be below 1.
     """
 
     def __init__(self, parts: Parts, epsilon: float, delta: float, points: int, ends: Ends = "both") -> None:
@@ -246,12 +246,12 @@ class _Curve:
 
 
 class _Apart:
-    """What `_Curve` is, bounds upper(x) and lower(x) on delta at an epsilon x, for releases that seldom have a large
-    privacy loss, one that 5 releases of all have with a probability of about 1e-6 of delta. The total of the small
-    losses has a short range, so that `points` points make a fine grid of it. With no, one, ..., 4 large losses it is
-    composed once more, each time on wider cells with a tilt of its own, and the bounds are added up; more large losses
-    count as infinite. Proofs: laws/derivation.md, section 2. Raises OverflowError if no loss is large, or the range
-    gets less than 3 times as short."""
+    """Bounds upper(x) and lower(x) on delta at an epsilon x, with the arguments of `_Curve`, for releases that seldom
+    have a large privacy loss: 5 of all releases have one with a probability of about 1e-6 delta. The total of the small
+    losses has a short range, so that `points` points make a fine grid of it. It is composed with 0, 1, ..., 4 large
+    losses, on wider cells with a tilt chosen for each number, and the bounds are added up; more large losses count as
+    infinite. Proofs are in laws/derivation.md, section 2. Raises OverflowError if no loss is large, or if the range
+    does not get 3 times as short."""
 
     def __init__(self, parts: Parts, epsilon: float, delta: float, points: int, ends: Ends = "both") -> None:
         z, self._left = _reach(parts, delta), 2 * delta * _LEFT_OUT
@@ -398,16 +398,16 @@ def _made(
 
 _Class = Callable[..., _Curve | _Apart]  # one of these two classes
 _Make = Callable[[int, _Class, Ends], Bounds]
-"""A function that returns bounds by a grid, of its number of points, of a class for one grid or for two, and of the
-ends that are used."""
+"""A function of a number of grid points, a class (`_Curve` for one grid, `_Apart` for two) and the bounds that the
+caller uses ("both", "lower" or "upper"). It returns `Bounds` computed on such grids."""
 
 
 def _largest(makes: Sequence[_Make], wanted: float, ends: Ends, known: float, far: Callable[[Bounds], bool]) -> Bounds:
-    """Bounds on the largest of some numbers, for each of which a function of `makes` takes the number of points and the
-    class (`_Curve` or `_Apart`) of a grid and returns bounds. The grids get finer until the bounds differ by the share
-    `wanted` of the upper end, until more points do not help the `ends` that the caller uses, or until `far` says that
-    bounds are so far from what the caller compares them with that they need not be narrower. A number that certainly is
-    not the largest, as another one or `known` is larger, keeps its first bounds."""
+    """Returns bounds on the largest of several numbers. For each number a function of `makes` takes a number of grid
+    points and a class (`_Curve` or `_Apart`) and returns bounds. Grids get finer until upper - lower <= `wanted` *
+    upper, until more points do not help the `ends` that the caller uses, or until `far(bounds)` is True: bounds are so
+    far from what the caller compares them with that they need not be narrower. A number that is certainly smaller than
+    another one, or than `known`, keeps its first bounds."""
     if not makes:
         return Bounds(0.0, math.inf)
     found = [_tried(make, _FEWEST, _Curve, "both") for make in makes]
@@ -435,7 +435,7 @@ def _largest(makes: Sequence[_Make], wanted: float, ends: Ends, known: float, fa
                 if width <= wanted or far(bounds):
                     break
             found[k] = bounds
-            # Of the two classes the one with the narrower bounds goes on, if it still gets better.
+            # Only the class with the narrower bounds is used for finer grids, while it improves.
             curves = [min(last, key=lambda one: _lacking(last[one], ends))]
             settled = before.get(curves[0]) and not _gained(before[curves[0]], last[curves[0]], ends, finer) > wanted
             if finest or settled or (width > 0.7 * wide and wide < _STUCK):
@@ -489,14 +489,19 @@ def delta_bounds(
     ends: Ends = "both",
     known: float = 0.0,
 ) -> Bounds:
-    """Bounds on the largest delta of `compositions`, such as those for the two orders of neighbouring data sets: tuples
-    of pairs (the `Law` of one release's loss, the number of such releases). The upper bound is at `epsilon` >= 0; the
-    lower one at `lower_at`, which callers take larger if the laws' probabilities are only known up to a factor, or at
-    `epsilon` too with None. If some laws bound delta from above and others from below, call this function once
-    for each end. Bounds far from `near`, a delta with which the caller compares the answer, may be wide; with None
-    there is no such delta. The search for narrower bounds ends at the relative width `wanted`, or where the `ends` that
-    the caller uses, "both", "lower" or "upper", hardly move. Bounds below `known`, a delta with which the caller takes
-    the maximum, stay wide."""
+    """Returns bounds on the largest delta of several compositions, such as those for (P, Q) and for (Q, P).
+
+    Args:
+        compositions: tuples of pairs (`Law` of one release's privacy loss, number of such releases). If some laws bound
+            delta from above and others from below, call this function once for each bound.
+        epsilon: the epsilon >= 0 of the upper bound.
+        lower_at: the epsilon of the lower bound, or None for `epsilon`; larger if probabilities are known up to a
+            factor.
+        near: a delta with which the caller compares the answer, or None. Bounds far from it may be wide.
+        wanted: the search for narrower bounds ends at this relative width, or when more work hardly helps.
+        ends: the bounds that the caller uses, "both", "lower" or "upper"; an unused one may be wide.
+        known: a delta with which the caller takes the maximum; bounds below it stay wide.
+    """
     lower_epsilon = epsilon if lower_at is None else lower_at
 
     def make(parts: Parts) -> _Make:
@@ -506,7 +511,7 @@ def delta_bounds(
             nonlocal guess
             guess = guess or _guess(parts, epsilon)
             found, last = Bounds(0.0, 0.0), math.inf
-            # What is left out by a much too large guess would count more than delta, so a smaller one follows.
+            # With a much too large guess, outputs left out would count more than delta: try a smaller one.
             while found.upper < 1e-2 * last and guess < last:
                 last, laws = guess, _refined(parts, guess, points, wanted)
                 found = _at(laws, epsilon, lower_epsilon, guess, points, curve, needed)
@@ -542,13 +547,17 @@ def epsilon_bounds(
     ends: Ends = "both",
     known: float = 0.0,
 ) -> Bounds:
-    """Bounds on the least epsilon >= 0 at which no delta(epsilon) of `compositions` is above a delta. A composition is
-    a tuple of pairs (the `Law` of one release's privacy loss, the number of such releases). The upper bound is for the
-    delta `delta`, in [1e-30, 1), and the lower bound for the delta `lower_at` >= `delta`, or for `delta` too with None;
-    callers give a larger one if the laws' probabilities are only known up to a factor. The upper bound is infinite if
-    no such epsilon is known. The search for narrower bounds ends at the relative width `wanted`, or where the `ends`
-    that the caller uses, "both", "lower" or "upper", hardly move. Bounds below `known`, an epsilon with which the
-    caller takes the maximum, stay wide."""
+    """Returns bounds on the smallest epsilon >= 0 at which every composition has a delta of at most `delta`.
+
+    Args:
+        compositions: tuples of pairs (`Law` of one release's privacy loss, number of such releases).
+        delta: the delta in [1e-30, 1) of the upper bound, which is infinite if no such epsilon is known.
+        lower_at: the delta >= `delta` of the lower bound, or None for `delta`; larger if probabilities are only known
+            up to a factor.
+        wanted: the search for narrower bounds ends at this relative width, or when more work hardly helps.
+        ends: the bounds that the caller uses, "both", "lower" or "upper"; an unused one may be wide.
+        known: an epsilon with which the caller takes the maximum; bounds below it stay wide.
+    """
     makes = [_root(parts, delta, lower_at or delta, wanted) for parts in compositions]
     return _largest(makes, wanted, ends, known, lambda _: False)
 
@@ -566,7 +575,7 @@ def _root(parts: Parts, delta: float, lower_at: float, wanted: float) -> _Make:
         for _ in range(8):
             # The search for either end begins at the upper one.
             curve = _made(made, laws, at, delta, points, "upper" if ends == "upper" else "both")
-            if curve.known > 0 and curve.upper(curve.known) <= delta:  # the root is lower than this curve knows
+            if curve.known > 0 and curve.upper(curve.known) <= delta:  # the root is below its epsilons
                 upper, at = curve.known, 0.8 * curve.known
                 continue
             upper = crossed(curve.upper, delta, at, 1 + curve.tau, way=1)

@@ -1,2 +1,2 @@
-"""The laws of the privacy loss log dP/dQ of one release: pairs of laws (P, Q) that dominate the release, and pairs with
-finitely many outcomes that bound such pairs."""
+"""Distributions of the privacy loss log dP/dQ of one release, for pairs (P, Q) whose delta is at least that of the
+release at every epsilon, or at most that."""

@@ -1,15 +1,13 @@
-"""Releases of which only Renyi divergences are known: a finite pair that dominates all of them.
+"""A finite pair of distributions that bounds delta of every zCDP release from above.
 
-A release is (xi, rho)-zCDP if the Renyi divergence of order a between the laws P and Q of what it shows of neighbouring
-data sets is at most xi + rho a, for every a > 1 and in both directions (Bun and Steinke, arXiv 1605.02635). With t =
-a - 1 and c(t) = t^t/(1 + t)^(1 + t),
+A release is (xi, rho)-zCDP if its Renyi divergence of order a between neighbouring data sets is at most xi + rho a for
+every a > 1, in both directions (Bun and Steinke, arXiv 1605.02635). With t = a - 1 and c(t) = t^t/(1 + t)^(1 + t),
 
     delta(epsilon) <= min over t > 0 of c(t) exp(t (xi + rho (1 + t)) - t epsilon),
 
 because (1 - e^{-y})_+ <= c(t) e^{t y} (Canonne, Kamath and Steinke, arXiv 2004.00010, proposition 12). The divergence
-of order 1 is at most k = xi + rho, so that delta(0), the total variation, is at most sqrt(k/2) (Pinsker) and at most
-sqrt(1 - e^{-k}) (Bretagnolle and Huber). As delta is a convex function of e^epsilon, straight lines between these
-bounds are a bound too, and they are the divergences of a finite pair (`finite.dominating`).
+of order 1 is at most k = xi + rho, so delta(0), the total variation, is at most sqrt(k/2) (Pinsker) and sqrt(1 -
+e^{-k}) (Bretagnolle and Huber). As delta is convex in e^epsilon, straight lines between these bounds are bounds too.
 """
 
 import math
@@ -29,10 +27,9 @@ _MARGIN = 1e-9  # the most relative rounding error: 1e-16 over the share by whic
 
 @lru_cache(maxsize=16)
 def concentrated_pair(rho: float, xi: float) -> FinitePair:
-    """A finite pair that dominates every (xi, rho)-zCDP release: every release whose Renyi divergence of each order a >
-    1 is at most xi + rho a. Callers guarantee, it is not checked, that `rho` is from 1e-9 to 100 and `xi` >= 0. The
-    pair is the same for both orders of neighbouring data sets. It gives upper ends of delta only: in place of a pair
-    that is dominated it has a pair with one outcome, whose lower end of delta is 0."""
+    """Returns a finite pair whose delta is at least that of every (xi, rho)-zCDP release, whose Renyi divergence of
+    each order a > 1 is at most xi + rho a. `rho` must be from 1e-9 to 100 and `xi` >= 0; this is not checked. The pair
+    serves both orders of neighbouring data sets. It gives upper bounds on delta; its lower bounds are 0."""
     largest = min(xi + rho + 2 * math.sqrt(rho * _LOG_LEAST), _LARGEST_LOSS)
     loss = np.linspace(0.0, largest, _LOSSES)
     middle = np.maximum(loss - xi - rho, math.sqrt(rho)) / (2 * rho)

@@ -1,12 +1,13 @@
-"""Random allocation, where a record is in `taken` random steps of each epoch: finite pairs of laws that bound an epoch.
+"""Bounds the cost of an epoch of random allocation, where a record is in some random steps, by finite pairs of laws.
 
-x_i is the output of step i of an epoch of t steps, s the noise multiplier. With the record in one step the density
-ratio of the outputs to R = N(0, s^2 I) is the average S of the Y_i = exp((2 x_i - 1)/(2 s^2)). With the other record of
-replace-one it is the average S' of the Y'_i = exp((-2 x_i - 1)/(2 s^2)); without any record S' = 1.
+x_i is the output of step i of an epoch of t steps, and s the noise multiplier. With the record in one step the density
+ratio of the outputs to R = N(0, s^2 I) is the average S of the Y_i = exp((2 x_i - 1)/(2 s^2)). With the record's other
+value under replace-one it is the average S' of the Y'_i = exp((-2 x_i - 1)/(2 s^2)); without the record S' = 1.
 
-From above, for a record in one step: laws larger in convex order than those of S or, with another record, of S - a S'
-for each of some ratios a (`dominating_pairs`). From below, for any number of steps: the probabilities of events about
-sums over an epoch of log(1 - c + c Y_i) for a few numbers c (`dominated_pairs`). Proofs: derivation.md, section 7.
+Upper bounds, for a record in one step, use distributions larger in convex order than those of S or, with another value,
+of S - a S' for each of some ratios a (`dominating_pairs`). Lower bounds, for any number of steps, use the probabilities
+of events about sums over an epoch of log(1 - c + c Y_i) for a few numbers c (`dominated_pairs`). See derivation.md,
+section 7.
 """
 
 import itertools
@@ -27,69 +28,71 @@ from dpzero_theory.privacy.laws.gaussian import Gaussian
 from dpzero_theory.privacy.laws.law import CDF_ERROR, UNIT, Law, log_law, normal_mass
 
 LEAST_EPOCH_NOISE = 0.1
-"""The least noise multiplier s; with less the density ratios, which are e^{1/(2 s^2)} and more, need too long a grid,
-and OverflowError is raised."""
+"""The smallest noise multiplier s. With less, density ratios, which are e^{1/(2 s^2)} and more, need too long a grid
+(OverflowError)."""
 _LONGEST, _LONGEST_CAREFUL, _FINER = 2**19, 2**17, 400
-"""The most cells of a grid, and of one that replaces a grid whose errors were too large; a longer one takes seconds, so
-OverflowError is raised. And, for sums with another record under Q, the number of cells between 0 and the largest value
-that matters, at cells of relative width 1."""
+"""The most cells of a grid, and of a grid that replaces one with too large errors; with more, which would take seconds,
+OverflowError is raised. The third number is for sums with another value of the record under Q: the number of cells
+between 0 and the largest value that matters, for cells of relative width 1."""
 _MISPLACED = 2e-13
-"""A bound on the probability that is put into the wrong cell by a rounding error of a cell's end, as a share of the
-normal tail probability from that cell outward."""
+"""A bound on the probability that is put into a wrong cell because an end of a cell is rounded, relative to the normal
+tail probability from that cell outward."""
 _TILTS, _NEAR_TILTS = np.geomspace(1.0, 1e9, 32), np.geomspace(1 / 16, 16, 40)
-"""Multiples of the least tilt that is tried for a sum, and of the best one of these."""
+"""Tilts to try for a sum: first as multiples of a smallest one, then as multiples of the best of these."""
 _FOLDED, _FOLDED_ONCE = -30.0, -18.0
-"""The log of about the share of a tilted sum that lies beyond the grid, if its errors must be small, and if not."""
+"""The log of about the share of a tilted sum that lies beyond the grid: if errors must be small, and otherwise."""
 _REACH, _FARTHER = 10, 4
-"""Laws reach so many standard deviations of the noise, or a multiple of the second more: few laws serve all calls."""
+"""Outputs up to this many standard deviations of the noise count, or this plus a multiple of the second number; the
+coarse choice lets few cached distributions serve all calls."""
 _RATIO = 0.012
 _COARSE, _LESS_FINE, _FINE = 0.4, 0.15, 0.1
-"""The width of a grid's cells in standard deviations for neighbours with and without the record; and for two values of
-a record (replace-one): of rough laws, of sharp ones at noise multipliers up to 0.9, and of sharp ones from 1 on."""
+"""Widths of a grid's cells in standard deviations. `_RATIO` is for neighbours with and without the record. The other
+three are for two values of a record (replace-one): for rough bounds; and for narrow bounds at noise multipliers up to
+0.9, and from 1 on."""
 _NODES, _SHARES = np.polynomial.legendre.leggauss(20)
-"""The nodes and weights on [-1, 1] of the Gauss-Legendre rule for the masses of a cell. In a cell of at most 0.15
-standard deviations of the noise its relative error is below 1e-20 (derivation.md, section 7)."""
+"""Nodes and weights on [-1, 1] of the Gauss-Legendre rule for the probability of a cell. Its relative error is below
+1e-20 for cells of at most 0.15 standard deviations of the noise (derivation.md, section 7)."""
 _LEAST_WEIGHT = 1e-200  # weights and density ratios of a sum below this count as infinite losses
 _DROPPED, _LOST = 1e-270, 1e-150
-"""Smaller weights of sums are dropped, which also spares slow arithmetic, and a bound on what all of them amount to
-under P and under Q."""
+"""Smaller probabilities of sums are dropped, and a bound on the total of all dropped ones under P and under Q."""
 _FEW_POINTS, _POINTS, _MANY_POINTS = 2**12, 3000, 2**16
-"""From below: the fewest grid points for the sum of an epoch's losses; their number over the square root of the number
-of steps, of which cells lose (22/3000)^2/12 of the variance; and the most points."""
+"""For lower bounds: the fewest grid points for the sum of an epoch's losses; their number over the square root of the
+number of steps, at which cells lose (22/3000)^2/12 of the variance; and the most points."""
 _EVENTS = expit(np.linspace(-80.0, 30.0, 2000))
-"""The probabilities under P of the events {sum above a level} that are used."""
+"""The probabilities under P of the events {sum above a level} that lower bounds use."""
 _FARTHEST_OF_GRID = 11.0
-"""That grid reaches this far from the mean of the sum, and a step's outputs this far from theirs, in standard
-deviations."""
+"""For lower bounds the grid reaches this many standard deviations from the mean of the sum, and a step's outputs from
+theirs."""
 _TILTS_BELOW = 0.5, 4.0
-"""Sums are tilted so much under P; rare events are the better known the larger the tilt, and others the worse."""
+"""The tilts of sums under P, for lower bounds. A larger tilt makes the probabilities of rare events more accurate, and
+those of others less."""
 _REMOVED, _REPLACED = [-0.25 * j for j in range(8)], [0.45 * j for j in range(-1, 7)]
-"""For lower bounds some constants c are tried. These numbers are log(c/(1-c)) minus the same of (k-1)/t for a record in
-k of t steps, in units of 1/s with noise s, or of 1/t for k = 1, in units of 2/s and at least 2: first for relations in
-which the record is there or not, then for replace-one."""
+"""The constants c to try for lower bounds, with logit(c) = log(c/(1-c)) and a record in k of t steps. Each number is
+logit(c) - logit((k-1)/t) in units of 1/s, with noise multiplier s, or for k = 1 logit(c) - log(1/t) in units of
+2/min(s, 1). The first list is for relations in which the record is present or absent, the second for replace-one."""
 _LEVELS = np.concatenate([[0.0], np.geomspace(1e-3, 100.0, 60)])
 _SAME, _LEAST_GAP, _NOISES = 1e-3, 1e-20, 8
-"""So few constants are used that at each of these losses one has the largest divergence on a rough grid, or one that is
-smaller by at most the first share. Divergences below the second number don't count. The constants are chosen for noise
-multipliers of which this many are in a factor 2."""
+"""Constants c are chosen so that at each loss of `_LEVELS` one of them has the largest divergence on a rough grid, or
+one that is smaller by at most the first number, relatively. Divergences below the second number are ignored. The choice
+is made once for noise multipliers that are close together: the third number is how many of them are in a factor 2."""
 _LEAST_CHANCE = 1e-18
-"""If the probability that the record is in j of the released steps is below this, that j is left out: under P its
-probability is dropped, and under Q it is added to the bounds."""
+"""If the probability that the record is in j of the released steps is below this number, that j is left out: under P
+its probability is dropped, and under Q it is added to the bounds."""
 
 
 @dataclass(frozen=True)
 class Epoch(Law):
-    """The first `released` steps of an epoch of random allocation, of whose steps the protected record is in `taken`
-    random ones. P and Q are the laws of what they release from two neighbouring data sets.
+    """The law of the privacy loss of the first `released` steps of an epoch of random allocation, in which the
+    protected record is in `taken` random steps of the whole epoch.
 
     Args:
-        noise: the noise multiplier s, the standard deviation of Gaussian noise on the sum of a batch, over the clip.
-        epoch: t, the number of steps of the whole epoch.
-        released: the number of its steps that are released, from 1 to t.
-        replaced: whether the record has another value under Q, at worst the opposite; else it is not there under Q.
+        noise: the noise multiplier: the standard deviation of Gaussian noise on a batch's sum, divided by the clip.
+        epoch: the number of steps of the whole epoch.
+        released: the number of its steps that are released, from 1 to `epoch`.
+        replaced: True if the record has another value in the data set of Q, at worst the opposite; False for none.
         way: 0 for (P, Q), with the record under P; 1 for (Q, P).
         taken: 1, or with `end` "lower" any number from 1 to `epoch` - 1.
-        end: "upper" for a law that dominates, "lower" for one that is dominated.
+        end: "upper" if the law's delta is at least that of the steps, "lower" if it is at most that.
         epochs: the number of epochs in the history, to choose grids; a wrong one makes bounds wide, not false.
     """
 
@@ -111,7 +114,7 @@ class Epoch(Law):
     def refined(self, points: int, z: float) -> Law:
         kind_of = self.noise, self.epoch, self.released
         if self.released == 1:
-            return self.like()[0]  # exactly
+            return self.like()[0]  # one released step is exactly such a Gaussian release
         if self.end == "lower":
             count = 2 ** math.ceil(math.log2(_POINTS * math.sqrt(self.released)))
             count = min(max(count, _FEW_POINTS), _MANY_POINTS)
@@ -132,7 +135,8 @@ class Epoch(Law):
 
 
 _Levels = dict[int, tuple[int, Array]]
-"""A law of a value u >= 0: at the level k the first integer i, and the weights of the values i 2^k, (i + 1) 2^k, ..."""
+"""The distribution of a value u >= 0. At the key k: an integer i, and the weights of the values i 2^k, (i + 1) 2^k,
+..."""
 
 
 def _add(levels: _Levels, k: int, first: int, weights: NDArray[Any]) -> None:
@@ -160,10 +164,10 @@ def _coarser(first: int, weights: Array) -> tuple[int, Array]:
 
 
 def _convolved(one: _Levels, other: _Levels) -> tuple[_Levels, int]:
-    """The law of the sum of independent values with the laws `one` and `other`, and about the largest number of
-    roundings of one of the sum's weights. Each law is a dict: at a level k it has the first integer i, and the weights
-    of the values i 2^k, (i + 1) 2^k, ... Where two values are on lattices of different levels, the weight of the finer
-    one is first split between neighbours on the coarser lattice, which keeps the mean."""
+    """Returns the distribution of the sum of independent values with the distributions `one` and `other`, and about the
+    largest number of roundings of one of its weights. Each distribution is a dict: at the key k it has the first
+    integer i, and the weights of the values i 2^k, (i + 1) 2^k, ... Where two values are on lattices of different
+    spacings, the weight of the finer one is first split between coarser neighbours, which keeps the mean."""
     found: _Levels = {}
     finer: list[_Levels] = [{}, {}]  # at level k, what comes from the finer levels of each law
     least, largest, most = min(*one, *other), max(*one, *other), 0
@@ -372,19 +376,20 @@ class _Grid:
 
 
 def divergences(noise: float, epoch: int, released: int, loss: Array, ratio: float, least: float = 0.0) -> Array:
-    """Upper bounds, at each entry l of `loss`, on the largest P(A) - e^l Q(A) over events A, P and Q being the laws of
-    what the first `released` steps of an epoch release from opposite values, the worst, of a record in one random step;
-    they hold for Q and P exchanged too. Raises OverflowError if the noise is so small that the grid would be too long.
+    """Returns upper bounds, at each entry l of `loss`, on the largest P(A) - e^l Q(A) over events A. P and Q are the
+    distributions of what the first `released` steps of an epoch release if a record, which is in one random step, has
+    one value or the opposite one. The bounds also hold with P and Q exchanged. Raises OverflowError if the noise is so
+    small that the grid would be too long.
 
     Args:
-        noise: the noise multiplier s.
-        epoch: t, the number of steps of a whole epoch.
-        released: how many steps of the epoch are released, at most t.
-        loss: rising numbers l, the first of which is 0.
-        ratio: the width of a grid's cells over the standard deviation of one step's Y - e^l Y', whose sum over the
-            released steps is put on the grid; Y and Y' are the ratios of the densities of a step's output with the
-            record's first and second value to its density without it. What the bounds lose falls as its square.
-        least: from the first divergence on whose bound is at most this number, all get that bound.
+        noise: the noise multiplier.
+        epoch: the number of steps of a whole epoch.
+        released: how many steps of the epoch are released, at most `epoch`.
+        loss: rising numbers, the first of which is 0.
+        ratio: the width of a grid's cells over the standard deviation of one step's Y - e^l Y', where Y and Y' are the
+            densities of a step's output with the record's first and second value over its density without the record.
+            The bounds exceed the exact numbers by a share that falls as its square.
+        least: from the first bound that is at most this number on, all entries get that bound.
     """
     if 2 * loss[-1] > 600:
         raise OverflowError("the noise is too little for the grid")
@@ -430,22 +435,22 @@ def _losses(s: float, epoch: int, released: int, reach: float, near: float, rati
 def dominating_pairs(
     noise: float, epoch: int, released: int, *, replaced: bool, reach: float, near: float, ratio: float
 ) -> tuple[FinitePair, FinitePair]:
-    """Pairs of laws with finitely many outcomes that dominate (P, Q) and (Q, P), where P and Q are the laws of what the
-    first `released` steps of an epoch release with the protected record and without it (with another value of it, if
-    `replaced`): they bound delta from above, for every `reach`, `near` and `ratio`.
+    """Returns two finite pairs, whose delta is at least that of (P, Q) and of (Q, P) at every epsilon. P and Q are the
+    distributions of what the first `released` steps of an epoch release with the protected record, which is in one
+    random step, and without it; under Q it has the opposite value instead if `replaced`.
 
     Args:
         noise: the noise multiplier s.
-        epoch: t, the number of steps of a whole epoch, in one of which the record takes part.
+        epoch: the number of steps of a whole epoch.
         released: how many steps of the epoch are released.
-        replaced: whether the record has the opposite contribution under Q, in place of none.
-        reach: how many standard deviations of the noise from their means outputs are told apart. What all outputs above
-            1 + reach s add to P counts as infinite loss. If `replaced`, losses larger than outputs within reach can
-            have do.
-        near: how many standard deviations from the middle the cells get wider: from the mean of the sum over the steps
-            of a step's density ratio (with the record over without); if `replaced`, from 0 for the loss of an epoch.
-        ratio: the width of cells of that sum, or if `replaced` of that loss, in its standard deviations (about). If
-            `replaced`, `divergences` gets this ratio too. What the bounds lose falls as its square.
+        replaced: True if the record has the opposite contribution under Q, False if it has none.
+        reach: how many standard deviations of the noise from their means outputs are told apart; any number is correct.
+            The probability that outputs above 1 + reach s add to P counts as infinite loss; if `replaced`, that of
+            losses larger than outputs within reach can have.
+        near: how many standard deviations from the middle the cells get wider. The middle is the mean of the sum over
+            the steps of a step's density ratio (with the record over without); if `replaced`, a loss of 0.
+        ratio: about the width of cells of that sum, or if `replaced` of that loss, in its standard deviations. The
+            bounds exceed the exact numbers by a share that falls as its square.
 
     Raises:
         OverflowError: the noise multiplier is below 0.1, or the grid would be too long.
@@ -485,9 +490,9 @@ def dominating_pairs(
 
 
 def counts(epoch: int, taken: int, released: int) -> tuple[list[tuple[int, float]], float]:
-    """The law of the number j of the record's steps among the first `released` steps of an epoch, where the record has
-    `taken` of the `epoch` steps: pairs (j, probability), and a bound on the total probability of the j that are left
-    out because their probability is at most 1e-18."""
+    """Returns the distribution of the number j of steps that use the record among the first `released` steps of an
+    epoch, if `taken` random ones of its `epoch` steps use it: a list of pairs (j, probability), and a bound on the
+    total probability of the j that are left out because their probability is at most 1e-18."""
     low, high = max(0, taken - (epoch - released)), min(taken, released)
 
     # Ratios of neighbours are multiplied, since log-gamma functions of 10^8 steps err by 1e-7 of a probability.
@@ -517,8 +522,8 @@ def _grid(pair: Gaussian, released: int, taken: int, replaced: bool, points: int
 
 
 _Family = tuple[Array, Array]
-"""Of some events, for (P, Q) and for (Q, P): lower bounds on their probabilities under the first law, and upper ones
-under the second, as two rows."""
+"""Bounds on the probabilities of some events, for (P, Q) and for (Q, P): an array with a row of lower bounds under the
+first distribution and a row of upper bounds under the second one."""
 
 
 def _family(
@@ -607,15 +612,15 @@ def _best_shifts(noise: float, epoch: int, released: int, taken: int, replaced: 
 def dominated_pairs(
     noise: float, epoch: int, released: int, taken: int, *, replaced: bool, points: int
 ) -> tuple[FinitePair, FinitePair]:
-    """Finite pairs of laws that (P, Q) and (Q, P) dominate, the laws of what the first `released` steps of an epoch
-    release with the protected record and without it (with its opposite value, if `replaced`). They bound delta from
-    below only.
+    """Returns two finite pairs, whose delta is at most that of (P, Q) and of (Q, P) at every epsilon. P and Q are the
+    distributions of what the first `released` steps of an epoch release with the protected record and without it (with
+    its opposite value, if `replaced`). Use only their method `lower`.
 
     Args:
-        noise: the noise multiplier s.
-        epoch, taken: t and k, 1 <= k < t: the record is in k of the t steps.
+        noise: the noise multiplier.
+        epoch, taken: the record is in `taken` random ones of the `epoch` steps, 1 <= taken < epoch.
         released: how many steps of the epoch are released.
-        replaced: whether the record has the opposite contributions under Q, in place of none.
+        replaced: True if the record has the opposite contributions under Q, False if it has none.
         points: the number of grid points for the sum of an epoch's losses, a power of two.
     """
     # Shifts that are good for one noise are good for noise near it, so a search for noise needs few choices of them.

@@ -1,10 +1,10 @@
-"""Bounds on a pair of laws (P, Q) from both sides by pairs with finitely many outcomes: one pair dominates (P, Q), and
-the other one is dominated by (P, Q).
+"""Bounds a pair of distributions (P, Q) from both sides by pairs with finitely many outcomes.
 
-From above, the divergences P(A) - a Q(A), maximised over events A, at finitely many ratios a and joined by straight
-lines, are the divergences of a finite pair that dominates (P, Q). From below, the points (Q(A), P(A)) of finitely many
-events A, joined by straight lines, are the power function of a finite pair that (P, Q) dominates, because tests may be
-randomised. Derived in derivation.md, section 4.
+One pair dominates another one if its delta is at least as large at every epsilon. For an upper bound, take the
+divergences P(A) - a Q(A), maximised over events A, at finitely many ratios a, and join them by straight lines: these
+are the divergences of a finite pair that dominates (P, Q). For a lower bound, take the points (Q(A), P(A)) of finitely
+many events A: joined by straight lines they are the power function of a finite pair that (P, Q) dominates, because
+tests may be randomised. Derived in derivation.md, section 4.
 """
 
 import math
@@ -18,25 +18,24 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.laws.law import EVERY, UNIT, Cells, Law, Span, log_law, sketched
 
 _ROUNDING = 1e-12
-"""A bound on the relative rounding error of the weights of a finite pair, which are computed from divergences or from
-the probabilities of events."""
+"""A bound on the relative rounding error of a finite pair's probabilities."""
 _MOST_CELLS = 2**20  # the most cells of a grid over which the losses of a pair may spread
 
 
 Ends: TypeAlias = Literal["both", "lower", "upper"]
-"""Which ends of a bracket the caller uses. With "lower" or "upper" the other end is true, but may say nothing."""
+"""Which bounds on a number the caller uses. With "lower" or "upper" the other bound is true but may be trivial."""
 
 
 @dataclass(frozen=True, eq=False)
 class FinitePair(Law):
-    """Two pairs of laws with finitely many outcomes that bound a release whose outputs have the law P or Q: the first
-    dominates (P, Q), so that its delta is at least as large at every epsilon, and (P, Q) dominates the second.
+    """Two pairs of discrete distributions that bound the delta of a release, whose output has the distribution P or Q
+    on two neighbouring data sets: the first pair from above, the second one from below.
 
     Attributes:
         loss, mass: the finite privacy losses of the first pair, in rising order, and their probabilities under its
-            first law.
-        infinite: the probability of an infinite loss under its first law.
-        p, q: the probabilities > 0 of the outcomes of the second pair under its two laws; outcomes may be left out.
+            first distribution.
+        infinite: the probability of an infinite loss under the first distribution of the first pair.
+        p, q: the probabilities > 0 of outcomes of the second pair under its two distributions.
     """
 
     loss: Array
@@ -44,17 +43,17 @@ class FinitePair(Law):
     infinite: float
     p: Array
     q: Array
-    # A law of one release can stand where a `grid._Curve` does; it bounds delta at every epsilon, without a tilt.
+    # Attributes of `grid._Curve`, in whose place a single release can stand: no tilt, bounds at every epsilon.
     tau, known = 0.0, -math.inf
 
     def upper(self, epsilon: float) -> float:
-        """An upper bound on delta(epsilon) of the release that the two pairs bound."""
+        """Returns an upper bound on the release's delta at `epsilon`."""
         beyond = self.loss > epsilon
         shares = -np.expm1(epsilon - self.loss[beyond]) + 8 * UNIT * (abs(epsilon) + np.abs(self.loss[beyond]))
         return min((self.infinite + float(self.mass[beyond] @ shares)) * (1 + 2 * _ROUNDING) + 5e-324, 1.0)
 
     def lower(self, epsilon: float) -> float:
-        """A lower bound on delta(epsilon) of the release that the two pairs bound."""
+        """Returns a lower bound on the release's delta at `epsilon`."""
         with np.errstate(over="ignore"):
             more = self.q * math.exp(min(epsilon, 700.0)) * (1 + 2 * _ROUNDING)
         return float(np.sum(np.maximum(self.p * (1 - 2 * _ROUNDING) - more, 0.0))) if epsilon < 700 else 0.0
@@ -107,16 +106,17 @@ class FinitePair(Law):
 
 
 def partitioned(p: Array, q: Array, least: Array, most: Array, p_error: Array, q_error: Array) -> FinitePair:
-    """Bound a pair of laws (P, Q) from both sides by finite pairs, from a partition of the outputs into sets. Who sees
-    only in which set an output is knows less, so the masses of the sets are a pair that (P, Q) dominates. Split between
-    the least and the largest loss log dP/dQ in each set, with P's and Q's masses kept, they are one that dominates.
+    """Returns a `FinitePair` that bounds the delta of a pair (P, Q) of distributions, from a partition of the outputs
+    into sets.
 
     Args:
         p, q: the probabilities of the sets under P and under Q.
-        least, most: the least and the largest loss in each set. If `least` is -inf, all of P's mass in the set counts
-            at the largest loss; if `most` is inf, all of it counts as an infinite loss.
+        least, most: the smallest and the largest loss log dP/dQ in each set. If `least` is -inf, all of P's probability
+            in the set counts at the largest loss; if `most` is inf, all of it counts as an infinite loss.
         p_error, q_error: bounds on the absolute errors of p and q.
     """
+    # The probabilities of the sets are a pair that (P, Q) dominates, as an observer who sees only the set knows less.
+    # Split between the least and the largest loss in each set, with P's and Q's mass kept, they dominate (P, Q).
     more_p, less_q = p + p_error, np.maximum(q - q_error, 0.0)
     split = np.isfinite(least) & np.isfinite(most) & (most > least)
     bottom, width = np.where(split, least, 0.0), np.where(split, most - least, 1.0)
@@ -151,10 +151,10 @@ def _convex(points_x: Array, points_y: Array) -> list[int]:
 
 
 def _weights(loss: Array, above: Array, at_zero: float) -> tuple[Array, Array, Array, float]:
-    """Make the half with positive losses of a pair of laws with finitely many outcomes that dominates (P, Q). `above`
-    has for each l of `loss`, which rises from 0, an upper bound on P(A) - e^l Q(A) for every event A; at l = 0
-    `at_zero` takes its place. Returned are the pair's losses > 0, their probabilities under its first and under its
-    second law, and the probability of an infinite loss under the first."""
+    """Returns the half with positive losses of a finite pair that dominates (P, Q): its losses > 0, their probabilities
+    under its first and under its second distribution, and the probability of an infinite loss under the first. `above`
+    has for each l of `loss`, which rises from 0, an upper bound on P(A) - e^l Q(A) for every event A; at 0 `at_zero` is
+    used."""
     ratio, height = np.exp(loss), np.concatenate([[at_zero], np.minimum.accumulate(above[1:])])
     kept = _convex(ratio, height)
     ratio, height, loss = ratio[kept], height[kept], loss[kept]
@@ -164,16 +164,13 @@ def _weights(loss: Array, above: Array, at_zero: float) -> tuple[Array, Array, A
 
 
 def dominating(forward: tuple[Array, Array], backward: tuple[Array, Array]) -> FinitePair:
-    """Return a pair of laws with finitely many outcomes that dominates a pair (P, Q): its delta is at least that of
-    (P, Q) at every epsilon.
-
-    Of the `FinitePair` only `upper` may be used. The class also needs a pair that (P, Q) dominates, for `lower`; it
-    gets the same one, which (P, Q) need not dominate.
+    """Returns a finite pair whose delta is at least that of a pair (P, Q) at every epsilon. Use only its method
+    `upper`: `lower` does not bound the delta of (P, Q).
 
     Args:
-        forward: two arrays of one shape: losses l that rise from 0, and for each l an upper bound on P(A) - e^l Q(A)
-            that holds for every event A.
-        backward: the same with P and Q exchanged.
+        forward: two arrays of the same shape: losses l that rise from 0, and for each l an upper bound on P(A) - e^l
+            Q(A) that holds for every event A.
+        backward: two such arrays with P and Q exchanged.
     """
     at_zero = min(float(forward[1][0]), float(backward[1][0]))
     loss, p, _, infinite = _weights(*forward, at_zero)
@@ -186,16 +183,12 @@ def dominating(forward: tuple[Array, Array], backward: tuple[Array, Array]) -> F
 
 
 def dominated(p: Array, q: Array) -> FinitePair:
-    """Return a pair of laws with finitely many outcomes that a pair (P, Q) dominates: its delta is at most that of
-    (P, Q) at every epsilon.
-
-    Of the `FinitePair` only `lower` may be used. The class also needs a pair that dominates (P, Q), for `upper`; it
-    gets the same one, which need not dominate (P, Q).
+    """Returns a finite pair whose delta is at most that of a pair (P, Q) at every epsilon. Use only its method `lower`:
+    `upper` does not bound the delta of (P, Q).
 
     Args:
-        p: lower bounds on the probabilities of some events, such as the rejection regions of tests, under P. Any number
-            of events, in any order.
-        q: upper bounds on the probabilities of the same events under Q, of the same shape.
+        p: lower bounds on the probabilities under P of some events, such as rejection regions of tests, in any order.
+        q: upper bounds on the probabilities of the same events under Q, an array of the same shape.
     """
     order = np.lexsort((-p, q))
     p = np.concatenate([[0.0], p[order] * (1 - _ROUNDING), [1.0]])

@@ -1,12 +1,11 @@
-"""The law of a sum of many independent variables with integer values, by the Fourier transform, with a bound on its
-error.
+"""The distribution of a sum of many independent integer variables, by the Fourier transform, with a bound on its error.
 
-A transform of length N knows the integers modulo N only. Each of its outputs is a tree of depth log2 N over the inputs,
-so its error is at most beta = 16 u log2(N) times the sum of the absolute inputs, with u the unit of rounding (Higham,
-"Accuracy and Stability of Numerical Algorithms", section 24.1, has 8 u log2 N in norm). Before the transform a law is
-shifted so that its largest weight is at 0, and that weight is left out: the whole transform is F = 1 + w, where w and
-its error are small for a variable that seldom differs from its most likely value. The product of powers of such F is
-taken by logarithms. Where it is certainly below e^-80 it counts as 0.
+A transform of length N knows integers modulo N only. The error of each of its outputs is at most beta = 16 u log2(N)
+times the sum of the absolute inputs, with u the unit of rounding (Higham, "Accuracy and Stability of Numerical
+Algorithms", section 24.1, has 8 u log2 N in norm). Before the transform a distribution is shifted so that its largest
+probability is at 0, and that probability is left out: the whole transform is F = 1 + w, where w and its error are small
+for a variable that seldom differs from its most likely value. Products of powers of such F are computed by logarithms,
+and count as 0 where they are certainly below e^-80.
 """
 
 import math
@@ -23,8 +22,8 @@ from dpzero_theory.privacy.laws.law import UNIT, log_law, log_moments, sketched
 
 _LOG_NEGLIGIBLE = -80.0  # products of powers that are certainly below e to this power count as 0
 _STEPS = np.linspace(0.0, 1.0, 24)
-"""`window` tries rates r of Chernoff's bounds by E e^{r sum}, from 0.02 or less to 50 over the sum's deviation. Their
-logs are at these shares of that range."""
+"""`window` tries rates r of Chernoff's bounds by E e^{r sum}, from 0.02 or less to 50 over the standard deviation of
+the sum. The logs of the rates are at these shares of that range."""
 _SKETCH = 600  # a window of a sum is chosen from laws coarsened to so many values, because it need not be exact
 
 
@@ -50,9 +49,9 @@ def _norm(x: Array) -> float:
 
 
 def _spectrum(law: Array, first: int, size: int, mode: int) -> _Spectrum:
-    """The Fourier transform, of length `size`, of the law with the weights law[k] >= 0 at the integers first + k, which
-    are taken modulo `size`. The integer first + `mode`, the `shift` of the result, is moved to 0; who multiplies
-    transforms moves the product back by the sum of their shifts. Any mode is correct. The likeliest integer is best:
+    """Returns the Fourier transform, of length `size`, of the distribution with the weights law[k] >= 0 at the integers
+    first + k, taken modulo `size`. The integer first + `mode`, the `shift` of the result, is moved to 0; the caller
+    moves a product of transforms back by the sum of their shifts. Any mode is correct. The likeliest integer is best:
     the more weight lies elsewhere, the larger is the bound on the transform's error."""
     total = float(np.sum(law))
     rest = law / total
@@ -71,16 +70,16 @@ def _spectrum(law: Array, first: int, size: int, mode: int) -> _Spectrum:
 
 
 Mixture = Sequence[tuple[float, Sequence[int]]]
-"""Sums of independent variables, of which one is chosen at random: for each the log of its probability, and the number
-of copies of each of some laws."""
+"""Several sums of independent variables, of which one is chosen at random: for each sum the log of its probability, and
+how many copies of each of some variables it has."""
 
 
 def _compose(spectra: Sequence[_Spectrum], mixture: Mixture, start: int) -> tuple[Array, float]:
-    """The law of one of several sums of independent variables, modulo the length N of the transforms `spectra` of the
-    variables' laws: its weights >= 0 at start, ..., start + N - 1, and a bound on the Euclidean norm of their errors.
-    `mixture` has for each sum, of which there is at least one, the log of the probability that it is chosen, and how
-    many copies of each variable it has. Several sums must have as many copies in all, and their spectra one `shift` and
-    one sum of weights, because one move and one factor at the end serve all sums."""
+    """Returns the distribution of one of several sums of independent variables, chosen at random, modulo the length N
+    of the transforms `spectra` of the variables: its weights >= 0 at start, ..., start + N - 1, and a bound on the
+    Euclidean norm of their errors. `mixture` has for each sum, at least one, the log of its probability and how many
+    copies of each variable it has. All sums must have the same total number of copies, and all spectra the same `shift`
+    and the same sum of weights, unless there is only one sum."""
     size = spectra[0].size
     log_most = np.array([one.log_most for one in spectra])
     most = [log + np.asarray(counts, dtype=np.float64) @ log_most for log, counts in mixture]
@@ -119,8 +118,8 @@ def _compose(spectra: Sequence[_Spectrum], mixture: Mixture, start: int) -> tupl
 
 @dataclass(frozen=True)
 class Sum:
-    """The law of a sum S of independent variables on a grid, tilted (multiplied by e^{theta S}) and scaled to the sum
-    1, with bounds on its errors. `sums` makes it. From it `excess` bounds E max(S - x, 0), and `tails` P(S >= x)."""
+    """The distribution of a sum S of independent variables on a grid, multiplied by e^{theta S} and scaled to the sum
+    1, with bounds on its errors; made by `sums`. `excess` bounds E max(S - x, 0), and `tails` bounds P(S >= x)."""
 
     theta: float  # the tilt, >= 0; above 0 for `excess`
     at: Array  # the values of the sum, equally spaced, in rising order
@@ -138,9 +137,9 @@ class Sum:
         return 1.1 * relative
 
     def excess(self, threshold: float) -> tuple[float, float]:
-        """An upper bound on E max(S - threshold, 0), with S the sum that has this law, whose tilt must be above 0; and
-        the part of the bound that covers errors of the Fourier transform. Raises OverflowError if relative rounding
-        errors exceed 0.01."""
+        """Returns an upper bound on E max(S - threshold, 0), and the part of this bound that covers errors of the
+        Fourier transform. S is the sum with this distribution; `theta` must be above 0. Raises OverflowError if
+        rounding errors exceed 1%."""
         theta = self.theta
         y = self.at[int(np.searchsorted(self.at, threshold, side="right")) :] - threshold
         # To bound what errors of the weights add: max(y, 0) e^{-theta y} is at most 1/(e theta), and its sum over the
@@ -153,9 +152,8 @@ class Sum:
         return (value + wrong) * scale * (1 + self._relative(theta * threshold)), wrong * scale
 
     def tails(self, sign: int) -> Array:
-        """Bounds on the probability that the sum with this law is at least v, for each point v of the law's grid in
-        rising order: lower bounds for the `sign` -1, upper bounds for 1. Raises OverflowError if relative rounding
-        errors exceed 0.01."""
+        """Returns bounds on the probability that the sum is at least v, for each grid point v in rising order: lower
+        bounds for `sign` -1, upper bounds for `sign` 1. Raises OverflowError if rounding errors exceed 1%."""
         exponent = self.log_scale - self.theta * self.at
         # The tilt's exponent, theta times a value, is at most 700 away from log_scale where the weight is a float.
         relative = self._relative(abs(self.log_scale) + 700)
@@ -171,17 +169,18 @@ class Sum:
 def window(
     laws: Sequence[tuple[Array, Array, int]], log_folded: float, mixture: Mixture = ()
 ) -> tuple[float, float, float, float]:
-    """The range of a sum of independent variables, or of a random one of several such sums, with at most e^log_folded
-    of its law beyond each end by Chernoff's bounds. Raises OverflowError if its variance is almost 0 or no float.
+    """Returns a range that contains a sum of independent variables, but for a probability of at most e^log_folded
+    beyond each end, by Chernoff's bounds. Raises OverflowError if the variance of the sum is almost 0 or not finite.
 
     Args:
         laws: for each variable its values, their probabilities, and the number of its copies in the sum.
         log_folded: the log of the probability that may be beyond each end, < 0.
-        mixture: for several sums the log probability of each, and its numbers of copies, in place of those in `laws`.
+        mixture: for a random one of several sums: the log probability of each sum, and its numbers of copies, which
+            replace those in `laws`.
 
     Returns:
-        The lower and the upper end, and the rates r > 0 at which the bounds by E e^{r sum} above the range and by E
-        e^{-r sum} below it are least.
+        The lower and the upper end, and the rates r > 0 at which the bound by E e^{r sum} above the range, and by E
+        e^{-r sum} below it, are smallest.
     """
     mixture = mixture or [(0.0, [n for *_, n in laws])]
     shares, copies = np.array([log for log, _ in mixture]), np.array([counts for _, counts in mixture], dtype=float)
@@ -217,22 +216,22 @@ def composed(
     *,
     mixture: Mixture = (),
 ) -> tuple[Array, float, float]:
-    """The law of a sum of independent variables, or of one of several such sums, modulo `size`, on the grid width times
-    start, ..., start + size - 1.
+    """Computes the distribution of a sum of independent variables on the grid `width` times start, ..., start + size -
+    1, modulo the length `size` of the grid.
 
     Args:
-        laws: for each variable the integer of its first weight, its weights at this and the following integers, of sum
-            1, and the number of its copies, which `mixture` replaces. Its values are `width` > 0 times the integers.
-        width, start, size: the width of a cell of the grid, its first integer and its number of points.
+        laws: for each variable the integer of its first weight, its weights at this and the following integers, which
+            sum to 1, and the number of its copies. Its values are `width` times the integers.
+        width, start, size: the width > 0 of a cell of the grid, its first integer and its number of points.
         up, down: rates > 0 of Chernoff's bounds on the mass above and below the grid. Any rates are correct; those that
             `window` returns make the bounds small.
-        mixture: for several sums, one of which is chosen at random, in place of the numbers of copies in `laws`: each
-            one's log probability and numbers of copies. Then all sums must have the same total number of copies, and
-            all laws the same first integer.
+        mixture: for a random one of several sums: the log probability of each sum, and its numbers of copies, which
+            replace those in `laws`. Then all sums must have the same total number of copies, and all laws the same
+            first integer.
 
     Returns:
-        The weights, a bound on the Euclidean norm of their errors, and a bound on the mass that is outside the grid and
-        is counted at other points of it.
+        The weights at the grid's points, a bound on the Euclidean norm of their errors, and a bound on the mass outside
+        the grid, which is counted at other points of it.
     """
     mixture = mixture or [(0.0, [n for *_, n in laws])]
     if len(laws) == 1 == laws[0][2]:  # the law itself, without errors
@@ -264,17 +263,17 @@ def sums(
     log_folded: float,
     longest: int,
 ) -> list[Sum]:
-    """The laws of several sums of independent variables, in the order of `products`, all on one grid; their methods
-    `excess` and `tails` give bounds. Raises OverflowError if the grid needs more than `longest` cells.
+    """Computes the distributions of several sums of independent variables, all on one grid, in the order of `products`.
+    Raises OverflowError if the grid needs more than `longest` cells.
 
     Args:
-        points, width: rising integers, and the width of a cell of the grid, > 0: the variables have the values `width`
+        points, width: rising integers, and the width > 0 of a cell of the grid: the variables have the values `width`
             times `points`.
-        products: for each law its tilt theta >= 0 (> 0 for `excess`): weights are multiplied by e^{theta value} here,
-            which makes errors small against tail probabilities; the weights of each variable at these values, not yet
-            multiplied; and a `Mixture`: for each of the sums among which one is chosen at random, the log of its
-            probability and how many copies of each variable it has, as many in all for each sum.
+        products: for each sum its tilt theta >= 0 (> 0 for `Sum.excess`): its weights are multiplied by e^{theta
+            value}, which makes errors small relative to tail probabilities; the weights of each variable at these
+            values, before this multiplication; and a `Mixture`, in which all sums have the same total number of copies.
         log_folded: the log of about the share of a tilted sum that may be outside the grid, < 0.
+        longest: the most cells of the grid.
     """
     z, made = np.asarray(points * width, dtype=np.float64), []
     for theta, masses, mixture in products:

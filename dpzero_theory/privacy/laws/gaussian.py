@@ -1,8 +1,8 @@
-"""Dominating pairs of one subsampled Gaussian release, for each neighbouring relation and sampling.
+"""Dominating pairs (P, Q) of one Gaussian release with sampled batches, for each neighbouring relation and sampling.
 
-Lengths are in units of the clip, so the noise has the standard deviation s, and q is the probability that a record is
-in the batch. With A(x) = 1 - q + q exp((2x - 1)/(2 s^2)), the density of (1-q) N(0, s^2) + q N(1, s^2) over that of
-N(0, s^2), and B(x) = A(-x):
+Lengths are in units of the clip, s is the standard deviation of the noise, and q is the probability that a record is in
+the batch. A(x) = 1 - q + q exp((2x - 1)/(2 s^2)) is the density of (1-q) N(0, s^2) + q N(1, s^2) over that of N(0,
+s^2), and B(x) = A(-x). A pair dominates the release if its delta is at least as large at every epsilon.
 
     kind         P                             loss L(x)        where
     remove       (1-q) N(0,s^2) + q N(1,s^2)   log A            Poisson batches (Zhu, Dong and Wang 2022, Theorem 11);
@@ -26,17 +26,17 @@ from dpzero_theory.privacy.laws.law import EVERY, LOG_SQRT_2PI, UNIT, Cells, Law
 
 _RULES = {count: np.polynomial.legendre.leggauss(count) for count in (2, 4)}
 _POINTS, _WEIGHTS = _RULES[4]
-"""The nodes and weights on [-1, 1] of the Gauss-Legendre rules with 2 and with 4 nodes, by which the masses of very
-short and of short intervals are computed."""
+"""Nodes and weights on [-1, 1] of the Gauss-Legendre rules with 2 and with 4 nodes, for very short and for short
+intervals."""
 _RULE_ERROR = 1e-13
 """A bound on the relative error of this Gauss-Legendre rule for normal densities on intervals of at most 1/50 of a
 standard deviation (derivation.md, section 3)."""
 _MOST_PIECES = 2**19  # the largest number of pieces into which a line of outputs is cut
 _MOST_FROM_ZERO = 2**50
-"""The largest absolute loss, in half cells. The rounding error of a larger loss is not small against a cell."""
+"""The largest absolute loss, in half cells. A larger one's rounding error is not small against a cell."""
 _SKETCHED = 1600  # the number of outputs of a sketch (`Law.sketch`) on each line or half-line
 _TO_MOMENT, _LARGEST_MOMENT = 250, 1e6
-"""The number of pieces to a standard deviation for log moments, and the largest log moment that is returned."""
+"""The number of pieces per standard deviation for log moments, and the largest log moment that is returned."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ _BRANCHES = {
     "replace": (_Branch(1.0, 1.0, 1.0, -math.inf),),
     "fixed-size": (_Branch(1.0, 1.0, 0.0, 0.5), _Branch(0.0, -1.0, 0.0, 0.5)),
 }
-"""The half-lines or lines of each kind of pair in the table above."""
+"""For each kind of pair in the module's table the line, or the two half-lines, of outputs."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ class Gaussian(Law):
     the release at every epsilon.
 
     Args:
-        kind: `remove` if the record is there under P and missing under Q; `add` for the other way round, both also for
-            batches of fixed size under add-remove; `replace` if it has another value under Q; `fixed-size` for
-            replace-one with batches of fixed size.
+        kind: "remove" if the record is present under P and absent under Q, and "add" for the reverse, both also for
+            fixed-size batches under add-remove; "replace" if it has another value under Q; "fixed-size" for replace-one
+            with fixed-size batches.
         rate: the sample rate q in (0, 1].
-        noise: s > 0, the standard deviation of the noise in units of the clip; in units of two clips for batches of
-            fixed size under add-remove and replace-one, as another record takes the place of the protected one.
+        noise: the standard deviation s > 0 of the noise in units of the clip; in units of two clips for fixed-size
+            batches under add-remove and replace-one, where another record takes the place of the protected one.
     """
 
     kind: str
@@ -79,7 +79,8 @@ class Gaussian(Law):
 
     @property
     def branches(self) -> tuple[_Branch, ...]:
-        """The line, or the two half-lines, of outputs, on each of which the loss has one formula, for other methods."""
+        """The line, or the two half-lines, of outputs on each of which the loss has a single formula; the `branch` of
+        other methods."""
         return _BRANCHES[self.kind]
 
     def largest(self, z: float) -> float:
@@ -88,24 +89,25 @@ class Gaussian(Law):
 
     @property
     def atom(self) -> float:
-        """The probability that the loss is exactly 0, which only the kind `fixed-size` allows."""
+        """The probability that the loss is exactly 0, which is positive for kind "fixed-size" only."""
         return (1 - self.rate) * math.erf(0.5 / (math.sqrt(2) * self.noise)) if self.kind == "fixed-size" else 0.0
 
     def log_mixture(self, x: Array) -> Array:
-        """The log of A(x) = 1 - q + q exp((2x - 1)/(2 s^2)) at an array x of outputs in the unit of s = `noise`: the
-        density of outputs with a record, which with probability q = `rate` moves their mean by 1, over the density
-        without it. Where log A is near 0 its relative error is small, and elsewhere its absolute error."""
+        """Returns log A(x) = log(1 - q + q exp((2x - 1)/(2 s^2))) at an array x of outputs in the units of s = `noise`,
+        with q = `rate`. A is the density of an output with the record, which moves its mean by 1 with probability q,
+        over the density without the record. Its relative error is small where log A is near 0, and its absolute error
+        elsewhere."""
         return log_mixed(self.rate, np.asarray((2 * x - 1) / (2 * self.noise**2)))
 
     def losses(self, branch: _Branch, x: Array) -> tuple[Array, Array]:
-        """The privacy losses at outputs x of `branch`, one of `branches`, and the values log A(x) of `log_mixture`, of
-        which P's density and the losses are made."""
+        """Returns two arrays: the privacy losses at outputs x of `branch`, one of `branches`, and their log A(x)
+        (`log_mixture`)."""
         log_a = self.log_mixture(x)
         return branch.up * log_a - (branch.down * self.log_mixture(-x) if branch.down else 0.0), log_a
 
     def rounding(self, branch: _Branch, x: Array) -> tuple[Array, Array]:
-        """Bounds on the absolute rounding errors of the two arrays, losses and log A(x), that `losses` returns for the
-        same `branch` and outputs x."""
+        """Returns two arrays of bounds on the absolute rounding errors of the two arrays that `losses(branch, x)`
+        returns."""
         s, q = self.noise, self.rate
         keep = math.log1p(-q) if q < 1 else 0.0
 
@@ -121,9 +123,9 @@ class Gaussian(Law):
         return one + error(-x) if branch.down else one, one
 
     def inverse(self, branch: _Branch, level: Array) -> Array:
-        """About the outputs x of `branch`, one of `branches`, at which the privacy loss is `level`; or -`level` if the
-        loss falls with x there. Serves only to choose where outputs are cut: callers measure the loss at x, so that its
-        error does not affect any bound."""
+        """Returns about the outputs x of `branch`, one of `branches`, at which the privacy loss is `level`, or -`level`
+        if the loss falls with x there. It only chooses where outputs are divided: callers compute the loss at x, so
+        that its error affects no bound."""
         q, square = self.rate, self.noise**2
         if q == 1:
             return np.asarray(square * level / 2 if branch.down else square * level + 0.5)
@@ -200,13 +202,12 @@ class Gaussian(Law):
         )
 
     def log_moment(self, t: float) -> tuple[float, float]:
-        """A lower and an upper bound on log E_P e^{t L}, for t > 0, the log moment in the Renyi divergence of order 1 +
-        t. Raises OverflowError if it is too large for floats or needs too many pieces.
-
-        The line of outputs is cut into pieces of equal length. Who sees only in which piece an output is has a smaller
-        moment, by Jensen's inequality: the lower bound. If P's mass of each piece is split between the losses at its
-        ends, so that Q's mass is kept, the moment is larger: the upper bound.
-        """
+        """Returns a lower and an upper bound on log E_P e^{t L} for t > 0, where L is the privacy loss; divided by t,
+        this is the Renyi divergence of order 1 + t. Raises OverflowError if it is too large or needs too many
+        pieces."""
+        # The line of outputs is cut into pieces. An observer who sees only the piece of an output has a smaller moment
+        # (Jensen): the lower bound. P's mass of each piece, split between the losses at its ends with Q's mass kept,
+        # has a larger moment: the upper bound.
         s, q, far = self.noise, self.rate, 38.0
         low_sum, high_sum = -math.inf, -math.inf
         for branch in self.branches:

@@ -1,9 +1,9 @@
-"""The law of one release's privacy loss, in a form that can be put on a grid; and the cost of many releases.
+"""`Law`, the distribution of one release's privacy loss, and `Cost`, the privacy cost of many releases.
 
-The privacy loss of an output is L = log dP/dQ, with P and Q the laws of what a release shows of two neighbouring data
-sets. One pair of laws dominates another if its delta(epsilon) is at least as large at every epsilon. A `Law` bounds one
-release on every grid by a pair that dominates (P, Q), for upper ends of a bracket, and by a pair that (P, Q) dominates,
-for lower ends. A `Cost` says what steps cost, as laws with numbers of releases; costs are added.
+A release is what one private step publishes. Its privacy loss at an output is L = log dP/dQ, where P and Q are the
+distributions of the output on two neighbouring data sets. A pair of distributions dominates another one if its
+delta(epsilon) is at least as large at every epsilon. A `Law` provides a pair that dominates (P, Q), for upper bounds,
+and a pair that (P, Q) dominates, for lower bounds.
 """
 
 import math
@@ -23,31 +23,31 @@ UNIT = 2.0**-53  # the largest relative error of one rounding to a 64-bit float,
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)  # log of sqrt(2 pi), the constant of the normal density
 CDF_ERROR = 4e-15
 """The relative error of scipy's normal probability ndtr(z), at a z that is rounded itself, is at most CDF_ERROR (1 +
-min(z, 0)^2/3), which is 36 + 12 min(z, 0)^2 units of 2^-53. It is measured, not proved: at 40,000 points, from -37.5
-(where ndtr gets near the least normal float) to 39, scipy 1.17 differed from mpmath by at most 4.3 (1 + z^2) units for
-z < 0, the most near -1.3, and by at most 1.8 units for z >= 0. An error of 2 units in z, relative to z, adds at most 2
-(1 + z^2) units for z < 0 and 0.6 for z >= 0, since |z| phi(z)/ndtr(z), with phi the density, is at most 1 + z^2 and
-0.3."""
+min(z, 0)^2/3), which is 36 + 12 min(z, 0)^2 units of 2^-53. It is measured, not proved: at 40,000 points from -37.5 to
+39 scipy 1.17 differed from mpmath by at most 4.3 (1 + z^2) units for z < 0 and 1.8 units for z >= 0. A relative error
+of 2 units in z adds at most 2 (1 + z^2) units for z < 0 and 0.6 for z >= 0, since |z| phi(z)/ndtr(z), with phi the
+density, is at most 1 + z^2 and 0.3."""
 
 
 def log_law(law: Array) -> Array:
-    """The natural logarithms of the entries >= 0 of an array; the log of 0 is -inf, without a warning."""
+    """Returns the natural logarithm of each entry >= 0 of an array; the log of 0 is -inf, without a warning."""
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(law), dtype=np.float64)
 
 
 def log_moments(log_weight: Array, rates: Array, points: Array) -> Array:
-    """The logs of the moments E e^{rate X} for an array of `rates`, without overflow. X has the values `points`, with
-    probabilities whose logs are `log_weight`."""
+    """Returns the log of the moment E e^{rate X} for each rate of the array `rates`, without overflow. X takes the
+    values `points` with probabilities whose logs are `log_weight`."""
     terms = rates[:, None] * points + log_weight
     top = terms.max(axis=1)
     return np.asarray(top + np.log(np.exp(terms - top[:, None]).sum(axis=1)))
 
 
 def sketched(values: Array, mass: Array, most: int = 1600) -> tuple[Array, Array]:
-    """Shorten a law, given by ordered values and their probabilities `mass`, to at most about `most` values, each the
-    mean of neighbouring ones; a shorter law stays. Likely values stay apart, since many copies of them are added.
-    Serves only to choose tilts and ranges of grids, so its errors do not affect any bound."""
+    """Shortens a discrete distribution to at most about `most` values by merging neighbouring ones into their mean.
+    `values` are in rising order and `mass` are their probabilities. Returns the new values and probabilities; a shorter
+    distribution is returned unchanged. Likely values are merged less. The result is only accurate enough to choose
+    tilts and grid ranges, where an error affects no bound."""
     if len(values) <= most:
         return values, mass
     share = np.sqrt(np.sqrt(mass))
@@ -59,9 +59,9 @@ def sketched(values: Array, mass: Array, most: int = 1600) -> tuple[Array, Array
 
 
 def log_mixed(weight: float, level: Array) -> Array:
-    """The log of 1 - weight + weight e^level for each entry of `level`, without overflow: the log density ratio of a
-    mixture, of which the share `weight` in (0, 1] has the log density ratio `level` and the rest has 0. Near 0 the
-    relative error is small."""
+    """Returns log(1 - weight + weight e^level) for each entry of `level`, without overflow: the log density ratio of a
+    mixture in which the share `weight` in (0, 1] has the log density ratio `level`, the rest 0. The relative error is
+    small near 0."""
     if weight == 1:
         return level
     more = weight * np.expm1(np.minimum(level, 700.0))
@@ -71,8 +71,8 @@ def log_mixed(weight: float, level: Array) -> Array:
 
 
 def normal_mass(low: Array, high: Array) -> tuple[Array, Array]:
-    """The probability that a standard normal variable is between `low` and `high` >= low, for each entry of the two
-    arrays, and a bound on the absolute error of each. Entries may be infinite."""
+    """Returns two arrays: the probabilities that a standard normal variable is between `low` and `high` >= low, entry
+    by entry, and bounds on their absolute errors. Entries may be infinite."""
     side = high > -low
     first, second = np.where(side, -high, low), np.where(side, -low, high)
     top = ndtr(second)
@@ -80,31 +80,32 @@ def normal_mass(low: Array, high: Array) -> tuple[Array, Array]:
 
 
 _SECANTS, _AIMED = 6, 5
-"""How many steps outward of `crossing` have lengths chosen by secants, each later one being at least twice the last;
-and how many points are chosen for the values that its caller aims at."""
+"""The number of outward steps of `crossing` whose lengths are chosen by secants, after which each step is at least
+twice the last one; and the number of points that are chosen for the values of its argument `aim`."""
 TILTS = np.geomspace(1e-3, 1e5, 56)  # values of tau > 0 among which the best is sought, to bound delta (`log_c`)
 
 
 def log_c(tau: _Number) -> _Number:
-    """The log of c(tau) = max over y > 0 of (1 - e^{-y}) e^{-tau y}, tau > 0, the constant of Chernoff's bound: with L
-    the privacy loss, delta(epsilon) = E_P (1 - e^{epsilon - L})_+ <= c(tau) e^{-tau epsilon} E_P e^{tau L}."""
+    """Returns the log of c(tau) = max over y > 0 of (1 - e^{-y}) e^{-tau y} for tau > 0, the constant of Chernoff's
+    bound on delta: with L the privacy loss, delta(epsilon) = E_P (1 - e^{epsilon - L})_+ <= c(tau) e^{-tau epsilon} E_P
+    e^{tau L}."""
     found: _Number = -tau * np.log1p(1 / tau) - np.log1p(tau)
     return found
 
 
 def chernoff_epsilon(sketches: Iterable[tuple[int, Array, Array]], delta: float) -> float:
-    """About the epsilon >= 0 at which Chernoff's bound on the delta(epsilon) of a composition is `delta` in (0, 1).
-    Searches begin there, so its error does not affect any bound. `sketches` has for each law its number of releases and
-    an array of its losses and one of the logs of their probabilities."""
+    """Returns about the epsilon >= 0 at which Chernoff's bound on delta of a composition equals `delta` in (0, 1). It
+    is only a start for searches, so its error affects no bound. `sketches` holds, for each law, the number of its
+    releases, an array of its losses and an array of the logs of their probabilities."""
     moments = sum(count * log_moments(log_mass, TILTS, loss) for count, loss, log_mass in sketches)
     return max(float(np.min((moments + log_c(TILTS) - math.log(delta)) / TILTS)), 0.0)
 
 
 def crossed(bound: Callable[[float], float], target: float, near: float, slope: float, way: int) -> float:
-    """An epsilon >= 0 where `bound`, a bound on delta that falls with epsilon, crosses the delta `target` > 0, to a
-    relative 1e-11. With `way` 1 the bound is at most the target at the returned epsilon, which is infinite if there is
-    none; with `way` -1 the bound is above the target there, and 0 is returned if it never is. The search begins at the
-    epsilon `near` >= 0, where -log(bound) rises about `slope` > 0 times as fast as epsilon."""
+    """Returns an epsilon >= 0 at which `bound`, a falling function from epsilon to a bound on delta, crosses the delta
+    `target` > 0, to a relative 1e-11. With `way` 1 the bound is at most the target at the returned epsilon, which is
+    infinite if there is none. With `way` -1 the bound is above the target there, or 0 is returned. The search begins at
+    the epsilon `near` >= 0. `slope` > 0 is about how fast -log(bound) rises with epsilon there."""
     low, high, x, before, gap = -1.0, math.inf, near, math.nan, math.nan
     for _ in range(60):
         last, gap = gap, math.log(max(bound(x), 5e-324) / target)
@@ -134,27 +135,25 @@ def crossing(
     slope: float = 5,
     aim: tuple[float, float] | None = None,
 ) -> tuple[float | None, float | None]:
-    """Narrow down the x > 0 at which a monotone function changes from above 0 to at most 0.
+    """Brackets the x > 0 at which a monotone function changes from above 0 to at most 0, with few calls of it.
 
-    The search goes outward from a guess, then by secants in log x between the two ends that it has. So it calls the
-    function, which may take seconds, only a few times where the function is smooth and the guess is near.
+    The search goes outward from a guess, then by secants in log x between the two ends that it has.
 
     Args:
-        excess: the function, such as the amount by which a run with x misses a target: x is good where it is at most 0.
-            Its values may be infinite.
-        guess: where the search begins; it is clipped to the range of x, and rounded with `whole`.
+        excess: the function, such as the amount by which a run with x misses a target. Its values may be infinite.
+        guess: where the search begins; it is clipped to [least, most], and rounded if `whole`.
         least, most: the range of x.
-        rising: whether the function rises, so that small x are good; otherwise large x are.
-        share: the search ends once the two ends differ by at most this share of x; with 0, once no float lies between
-            them. In any case it ends after 100 calls.
-        whole: whether only integers are tried; then the search ends at two neighbouring integers.
-        slope: about how much the function changes while x changes by a factor e; it chooses the first step.
-        aim: two values (a, b) of the function, a <= b. A search that meets a value in [a, b] ends there at once, so
-            that one call may do; the points that it tries are chosen for such a value.
+        rising: True if the function rises, so that small x have values of at most 0; False if it falls.
+        share: the search ends once its two ends differ by at most this relative amount, or for 0 once no float lies
+            between them; in any case after 100 calls.
+        whole: True to try integers only; then the search ends at two neighbouring integers.
+        slope: about how much the function changes while x changes by a factor e; it sets the first step.
+        aim: values (a, b), a <= b, or None. The search tries points chosen for a value in [a, b], and ends if it meets
+            one.
 
     Returns:
-        A pair (missed, met): the tried x nearest to the change with a value above 0, and the nearest with a value of at
-        most 0. One of them is None if all values that were met have one sign, as in a range without a root.
+        A pair (missed, met): the tried x nearest to the change with a value above 0, and the nearest one with a value
+        of at most 0. One of them is None if all values that were met are on the same side.
     """
     way = -1 if rising else 1
     # For each side of the change (False: above 0) the nearest x so far: `way` times its log, and the value there.
@@ -194,7 +193,7 @@ def crossing(
         (start, above), (end, below) = ends[False], ends[True]
         if end - start <= share or (whole and abs(points[True] - points[False]) <= 1):
             break
-        if side is last:  # twice on one side: the other end counts half, so that the next point falls beyond the root
+        if side is last:  # two in a row on one side: halve the other end's value, so that the next passes the root
             ends[not side] = (ends[not side][0], ends[not side][1] / 2)
         last = side
         halving = end - start > 0.5 * widths[-3] or not math.isfinite(above - below)
@@ -211,18 +210,18 @@ def crossing(
 
 @dataclass(frozen=True)
 class Cells:
-    """The probabilities of one release's privacy losses, on the grid of the losses k H for integers k, of width H. They
-    are tilted by tau >= 0, P's by the factor e^{tau k H} and Q's by e^{(1 + tau) k H}, and divided by e^{log_scale}, so
-    that they are floats. Entry i of each array is the weight at k = first + i.
+    """The probabilities of one release's privacy losses on the grid k H, for integers k and a width H. P's are
+    multiplied by e^{tau k H} for some tau >= 0, and Q's by e^{(1 + tau) k H}; all are divided by e^{log_scale}, so that
+    they are floats. Entry i of each array is for k = first + i.
 
     Attributes:
-        first: the least k.
-        upper: P's weights of a pair of laws that dominates the release (its delta is at least the release's at every
-            epsilon) once all its losses are raised by `slip`.
-        p, q: P's and Q's weights of the outputs with losses in [(k - 1/2) H, (k + 1/2) H).
-        slip: a bound on the absolute error of the losses at which the outputs were cut into cells.
-        error: a bound on the relative error of every weight.
-        log_scale: the log of the number by which all weights were divided.
+        first: the smallest k.
+        upper: P's probabilities for a pair that dominates the release once all its losses are raised by `slip`: its
+            delta is then at least that of the release at every epsilon.
+        p, q: P's and Q's probabilities of the outputs with losses in [(k - 1/2) H, (k + 1/2) H).
+        slip: a bound on the absolute error of the losses at which outputs were divided into cells.
+        error: a bound on the relative error of every entry.
+        log_scale: the log of the number by which all entries were divided.
     """
 
     first: int
@@ -235,12 +234,13 @@ class Cells:
 
 
 class Law:
-    """The law of the privacy loss log dP/dQ of one release under P, for one order (P, Q) of two neighbouring data sets.
+    """The distribution under P of one release's privacy loss log dP/dQ, where P and Q are the distributions of its
+    output on two neighbouring data sets, in one order.
 
-    The methods leave out outputs more than `z` standard deviations of the noise beyond the means, and callers add the
-    probability of those outputs. A law without a standard deviation leaves out the largest losses, which have at most
-    the probability Phi(-z) under P, Phi being the normal distribution function. Subclasses define `largest`, `sketch`
-    and `cells`, or only `refined` if they choose among other laws.
+    Methods leave out outputs more than `z` standard deviations of the noise beyond the means, and callers add their
+    probability. A law without a standard deviation leaves out its largest losses, of probability at most Phi(-z) under
+    P, with Phi the normal distribution function. Subclasses define `largest`, `sketch` and `cells`, or only `refined`
+    if they choose among other laws.
 
     Attributes:
         infinite: a bound on the probability under P of an infinite loss; `cells` leaves these outputs out.
@@ -249,44 +249,50 @@ class Law:
     infinite: float
 
     def refined(self, points: int, z: float) -> "Law":
-        """The law to use in place of this one for a grid of `points` total losses, if outputs up to `z` standard
-        deviations of the noise beyond their means count; most laws return themselves. A law that takes long to compute
-        returns one that bounds delta from the same side as itself, above or below, and less narrowly for few points."""
+        """Returns the law to use instead of this one on a grid of `points` total losses, for outputs up to `z` standard
+        deviations of the noise beyond their means. Most laws return themselves. A law that is slow to compute returns
+        one that bounds delta from the same side, less narrowly for few points."""
         return self
 
     def like(self) -> "tuple[Law, int]":
-        """A law that is quick to compute, and the number of its releases that cost about as much as one release of this
-        law. It serves only to guess where to look, so its error does not affect any bound."""
+        """Returns a law that is quick to compute, and a number of its releases that cost about as much as one release
+        of this law. It only guesses where to search, so its error affects no bound."""
         return self, 1
 
     def largest(self, z: float) -> float:
-        """An upper bound on the finite losses of the outputs up to `z` standard deviations of the noise beyond the
+        """Returns an upper bound on the finite losses of outputs up to `z` standard deviations of the noise beyond the
         means."""
         raise NotImplementedError
 
     def sketch(self, z: float) -> tuple[Array, Array]:
-        """A rough discrete form of the law: losses, in any order, and the logs of their probabilities under P, which
-        sum to about 1, in arrays of one length. A law with densities takes the middle of each of many cells of outputs,
-        up to `z` standard deviations of the noise beyond the means, and the cell's mass. They serve only to choose
-        tilts and grids, so their errors do not affect any bound."""
+        """Returns a rough discrete form of the distribution: an array of losses, in any order, and an array of the logs
+        of their probabilities under P, which sum to about 1. Outputs up to `z` standard deviations of the noise beyond
+        the means are divided into cells, each represented by its middle. The result only serves to choose tilts and
+        grids, so its errors affect no bound."""
         raise NotImplementedError
 
     def cells(self, z: float, tau: float, width: float, lowest: float, span: Span = EVERY) -> Cells:
-        """The probabilities of the losses on the grid of the multiples of `width` > 0, tilted by `tau` >= 0: P's are
-        multiplied by e^{tau loss}, and Q's by e^{(1 + tau) loss}. Left out are infinite losses and outputs more than
-        `z` standard deviations of the noise beyond the means; losses below `lowest`, any number, are raised to it. Only
-        losses in `span` count, a pair (a, b) for losses above a and up to b; an output near the common end of two spans
-        is in exactly one. Raises OverflowError if the grid needs too many cells, for laws with finitely many outcomes
-        more than 2^20."""
+        """Returns the probabilities of the losses on a grid.
+
+        Args:
+            z: outputs more than z standard deviations of the noise beyond the means and infinite losses are left out.
+            tau: the tilt >= 0: P's probabilities are multiplied by e^{tau loss}, Q's by e^{(1 + tau) loss}.
+            width: the grid has the losses k `width`, for integers k; > 0.
+            lowest: losses below this number are raised to it.
+            span: a pair (a, b); only losses above a and up to b are counted. An output near the common end of two spans
+                is in exactly one of them.
+
+        Raises:
+            OverflowError: the grid needs too many cells; for laws with finitely many outcomes, more than 2^20.
+        """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class ByChance(Law):
-    """A release that is of one of several kinds, chosen at random with chances that do not depend on the protected
-    record. The cost holds also for an observer who sees which kind was chosen. `kinds`, its only argument, is a tuple
-    of pairs (an upper bound on the chance of a kind, in (0, 1]; the `Law` of its loss). Raises ValueError if the
-    chances sum to less than 1, or one is above 1."""
+    """The law of a release whose kind is chosen at random, independently of the protected record. Its cost also holds
+    for an observer who sees the kind. `kinds` is a tuple of pairs (upper bound on the probability of a kind, in (0, 1];
+    `Law` of the loss of that kind). Raises ValueError if the probabilities sum to less than 1, or one is above 1."""
 
     kinds: tuple[tuple[float, Law], ...]
 
@@ -320,30 +326,32 @@ class ByChance(Law):
 
 Parts = tuple[tuple[Law, int], ...]  # a composition: pairs of a law of one release and the number of such releases
 _Directions = tuple[Parts, Parts]
-"""Two compositions, one for each order of neighbouring data sets: the protected record is in the data set with law P in
-the first one, and in the data set with law Q in the second one."""
+"""Two compositions, one for each order of two neighbouring data sets: the protected record is in the data set with
+distribution P in the first one, and in the data set with distribution Q in the second one."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a number of steps cost; the cost of several steps is the sum of their costs. What a step asks of the data
-    may depend on earlier releases. Its noise, its batches and the number of steps may not. "Plain" Gaussian releases
-    have no random batches: they are exactly mu-GDP (Gaussian differential privacy), and squares of mu add up.
+    """The privacy cost of a number of steps. The cost of several steps is the sum of their costs; the function of the
+    data that a step releases may depend on earlier outputs, but not its noise, its batches or the number of steps.
 
-    The upper end of delta or epsilon is that of `above`, squares[0] and `zcdp` composed, with `ratio` on top, and the
-    lower end that of `below` and squares[1]. P and Q are the laws of what is released from two neighbouring data sets.
+    Each step is counted in one of three forms: as a `Law`; as a Gaussian release without sampling, which is exactly
+    mu-GDP; or by a zCDP bound. Upper bounds on delta and epsilon follow from `above`, squares[0], `zcdp` and `ratio`,
+    lower bounds from `below`, squares[1] and `ratio`. P and Q are the distributions of what is released from two
+    neighbouring data sets.
 
     Attributes:
-        above: two compositions (pairs of a law and how many releases have it) that dominate the steps, with the
-            protected record in the data set of P, and in that of Q.
-        below: two that are dominated: on some data sets the steps cost at least as much. Both are () if none are known.
-        squares: two sums of mu^2 of plain Gaussian releases, which are in neither `above` nor `below`, for the upper
-            and for the lower end. The first is infinite for steps without a known upper bound.
+        above: two compositions (tuples of pairs: a `Law`, the number of releases with it), whose delta is at least that
+            of the steps: with the protected record in the data set of P, and in that of Q.
+        below: two such compositions whose delta is at most that of the steps on some data sets; both () if unknown.
+        squares: two sums of mu^2 of Gaussian releases without sampling, which are in neither `above` nor `below`: for
+            upper and for lower bounds. The first is infinite for steps without a known upper bound.
         ratio: G >= 0 such that the true probabilities of events are within a factor e^G of those of the laws.
-        pure: an upper and a lower bound on the pure epsilon of all steps (where delta is 0); (infinity, 0) if unknown.
-        zcdp: the sums of rho and of xi of steps that are only known to be zCDP: the Renyi divergence of every order a >
-            1 of what they release is at most xi + rho a.
-        unamplified: mu^2 of plain Gaussian releases that cost at least what all these steps do; infinite if unknown.
+        pure: an upper and a lower bound on the epsilon of all steps at delta = 0; (infinity, 0) if unknown.
+        zcdp: the sums of rho and of xi of steps of which only this is known: their Renyi divergence of every order a >
+            1 is at most xi + rho a.
+        unamplified: mu^2 of Gaussian releases without sampling that cost at least as much as all these steps; infinite
+            if unknown.
     """
 
     above: _Directions = ((), ())
@@ -356,20 +364,20 @@ class Cost:
 
     @classmethod
     def of(cls, first: Law, second: Law | None = None, *, count: int) -> "Cost":
-        """The exact cost of `count` >= 1 releases with the same law: some data sets attain it, so it holds for both
-        ends. `first` is the law with the protected record in the data set of P, and `second` the law with the record in
-        the data set of Q; None if that is the first law too."""
+        """Returns the exact cost of `count` >= 1 releases with the same law; some data sets attain it, so upper and
+        lower bounds follow from it. `first` is the law with the protected record in the data set of P, and `second`
+        with it in the data set of Q; None means that both are equal."""
         made: _Directions = (((first, count),), ((second or first, count),))
         return cls(made, made)
 
     @classmethod
     def plain(cls, mu: float) -> "Cost":
-        """The cost of Gaussian releases without random batches that together are exactly mu-GDP, mu > 0."""
+        """Returns the cost of Gaussian releases without sampling that together are exactly mu-GDP, mu > 0."""
         return cls(squares=(mu * mu, mu * mu), unamplified=mu * mu)
 
     def bounding(self, below: "Cost | None" = None) -> "Cost":
-        """A cost with this one's upper bounds and bounds on the pure epsilon, and with the lower ends of `below`, a
-        cost that some data sets attain; lower ends of 0 if `below` is None."""
+        """Returns a cost with this one's upper bounds and its bounds on the pure epsilon, and with the lower bounds of
+        `below`, a cost that some data sets attain; lower bounds of 0 if `below` is None."""
         other = below or NOTHING
         return replace(self, below=other.below, squares=(self.squares[0], other.squares[1]))
 
@@ -386,7 +394,7 @@ class Cost:
 
     @property
     def closed(self) -> bool:
-        """Whether upper bounds have a closed form, as all steps are Gaussian releases without random batches."""
+        """True if upper bounds have a closed form, as all steps are Gaussian releases without sampling."""
         return self.squares[0] < math.inf and not (any(self.above) or any(self.zcdp))
 
 

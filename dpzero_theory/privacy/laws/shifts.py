@@ -1,12 +1,13 @@
-"""One release of a sum that the protected records shift by a random amount, with Gaussian or Laplace noise on the line
-or on integers: finite pairs of laws that bound its cost.
+"""Bounds the cost of one release whose sum the protected records shift by a random amount, with Gaussian or Laplace
+noise on the line or on integers, by finite pairs of distributions.
 
-Lengths are in units of the clip. N(c) is the law of the noise with centre c, and s its parameter: the standard
-deviation, or the scale of Laplace noise. With the protected records the output has the law P = sum over j of p_j
-N(c_j), where c_j >= 0 is the shift by the records that are in the batch, and p_j its probability: c_j = j with binomial
-p_j for Poisson batches. Without the records the law is Q = N(0); with replace-one the records' other values shift the
-sum the other way, and Q = sum over j of p_j N(-c_j). No data cost more (derivation.md, section 4). The loss rises with
-the output, so outputs are cut into intervals, whose masses and losses make two finite pairs (`finite.partitioned`).
+Lengths are in units of the clip. N(c) is the noise with centre c, and s its parameter: the standard deviation, or the
+scale of Laplace noise. With the protected records the output has the distribution P = sum over j of p_j N(c_j), where
+c_j >= 0 is the shift by the records that are in the batch, and p_j its probability: c_j = j with binomial p_j for
+Poisson batches. Without the records the output has the distribution Q = N(0). Under replace-one the records' other
+values shift the sum the other way, and Q = sum over j of p_j N(-c_j). No data cost more (derivation.md, section 4). The
+loss rises with the output, so outputs are divided into intervals, whose probabilities and losses make finite pairs
+(`finite.partitioned`).
 """
 
 import math
@@ -24,23 +25,25 @@ MOST_IN_GROUP, MOST_IN_LAPLACE_GROUP = 2000, 300
 """The largest number k of records in a group, with Gaussian and with Laplace noise. With more records the probabilities
 that j of them are in a batch would be less accurate than `_MANY_ERROR` says."""
 LEAST_NOISE, MOST_NOISE = 0.2, 1e4
-"""The least and the most Gaussian noise s. With less, the losses of one release are in the hundreds and need a long
-grid; with more, neighbouring intervals' losses hardly differ, so that rounding would widen the bracket."""
+"""The smallest and the largest standard deviation s of Gaussian noise, in clips. With less, the losses of one release
+are in the hundreds and need a long grid. With more, neighbouring intervals have almost the same loss, and rounding
+would make bounds wide."""
 LEAST_LAPLACE = 1 / 300  # the least s of Laplace noise; losses are up to 2/s = 600, whose exponentials are floats
 LEAST_DISCRETE = 0.05  # the least s of Gaussian noise on integers: a clip is then 20 times s, so it hides nothing
 WIDEST = 2.0**8  # the largest sigma of noise on integers that is summed integer by integer, not taken as continuous
 LEAST_ZEROED, MOST_ZEROED = 0.05, 2.0**40
-"""The least s, and the largest s/q, of fixed-size batches under zero-out; with more, neighbours' losses are equal."""
+"""The smallest s, and the largest s/q, of fixed-size batches of sample rate q under zero-out; with more, losses of
+neighbouring intervals are equal."""
 _FEW_ERROR, _MANY_ERROR = 32 * UNIT, 1e-11
-"""Bounds on the rounding errors of a weight, as a share of the weight, and of a loss, as a share of 1 plus its size:
-for one or two shifts, and for more, where log p_j is a sum of terms of up to 2e4."""
+"""Bounds on rounding errors, of a probability relative to it, and of a loss relative to 1 plus its size: for at most
+two shifts, and for more, where log p_j is a sum of terms of up to 2e4."""
 _NEGLIGIBLE = 1e-300  # added to each mass's error, for rounding of numbers below the least normal float
 _SELDOM = 1e-40  # outputs are cut into narrow intervals up to the largest shift that has at least this tail probability
 _NEAR, _FAR, _FARTHEST = 9.0, 38.0, 37.5
 """Intervals are narrow within 9 standard deviations of the noise around the likely means, and wide up to 38 beyond all
-means, where a normal law has at most 1e-315 left. Integers are summed up to 37.5 sigma from a mean."""
+means, where a normal variable has a probability of at most 1e-315. Integers are summed up to 37.5 sigma from a mean."""
 _NARROW, _WIDE, _MOST_INTERVALS = 250, 10, 20_000
-"""The number of narrow and of wide intervals for each standard deviation of the noise, and the largest number of narrow
+"""The numbers of narrow and of wide intervals per standard deviation of the noise, and the largest number of narrow
 intervals. If more would be needed, the narrow ones are made wider."""
 _TO_CLIP, _FEWEST_TO_CLIP = 1500, 64  # with Laplace noise a clip has 1500 intervals; 3000/k, >= 64, for k records
 
@@ -48,8 +51,9 @@ _Mixture = tuple[tuple[float, float], ...]  # the law of a random shift c >= 0 i
 
 
 def binomial_shifts(rate: float, size: int) -> _Mixture:
-    """The law of the number j of `size` records that are drawn, each independently with probability `rate` in (0, 1]: a
-    tuple of pairs (j, log of its probability) for j = 0, ..., size, or for size alone if `rate` is 1."""
+    """Returns the distribution of the number j of `size` records that are drawn, each independently with probability
+    `rate` in (0, 1]: a tuple of pairs (j, log of its probability) for j = 0, ..., size, or j = size alone if `rate` is
+    1."""
     if rate == 1:
         return ((float(size), 0.0),)
     ways = (math.log(math.comb(size, j)) for j in range(size + 1))
@@ -58,8 +62,8 @@ def binomial_shifts(rate: float, size: int) -> _Mixture:
 
 
 def any_drawn(rate: float, size: int) -> float:
-    """An upper bound on the probability that one or more of `size` >= 1 records are drawn, each independently with
-    probability `rate` in (0, 1]."""
+    """Returns an upper bound on the probability that at least one of `size` >= 1 records is drawn, each independently
+    with probability `rate` in (0, 1]."""
     if size == 1 or rate >= 1:
         return rate
     return min(-math.expm1(size * math.log1p(-rate)) * (1 + 1e-15), 1.0)
@@ -72,22 +76,23 @@ class _Noise(ABC):
 
     @abstractmethod
     def cuts(self, shifts: _Mixture, bottom: float) -> tuple[Array, Array]:
-        """Cut all outputs of a release into intervals, so that `shifted_pairs` bounds the loss in each, and return the
-        first and the last output of each, rising; outputs are in clips (`IntegerNoise`: integers). Any cut is correct;
-        bounds are the closer, the less the loss varies in a likely interval. Under P the centre of the noise is a
-        random shift with the law `shifts`, pairs (shift in clips, log of its probability); `bottom` <= 0 is the least
-        centre under P and Q, in clips. On the line neighbours share an end, on the integers one begins at the integer
-        after the other's last. Of the unbounded outer two only the inner end is used."""
+        """Divides all outputs of a release into intervals for `shifted_pairs`, and returns the first and the last
+        output of each, in rising order. Outputs are in clips (`IntegerNoise`: integers). Any division is correct;
+        bounds are narrow if the loss varies little in each likely interval. Under P the centre of the noise is a random
+        shift with the distribution `shifts`, pairs (shift in clips, log of its probability). `bottom` <= 0 is the
+        smallest centre under P and Q, in clips. On the line neighbours share an end; on integers an interval begins at
+        the integer after the last one of its neighbour. Only the inner end of each of the two outermost (unbounded)
+        intervals is used."""
 
     @abstractmethod
     def masses(self, first: Array, last: Array, centre: float) -> tuple[Array, Array]:
-        """The probabilities of the intervals of outputs from `first` to `last`, in clips (`IntegerNoise`: integers),
-        for noise with this `centre`, in clips; and bounds on the absolute errors of the probabilities."""
+        """Returns the probabilities of the intervals of outputs from `first` to `last`, in clips (`IntegerNoise`:
+        integers), for noise with this `centre`, in clips; and bounds on the absolute errors of the probabilities."""
 
     @abstractmethod
     def log_ratio(self, x: Array, centre: float) -> Array:
-        """The log of the density at outputs x, in clips (`IntegerNoise`: integers), of the noise with this `centre`, in
-        clips, over its density with the centre 0."""
+        """Returns the log of the density at outputs x, in clips (`IntegerNoise`: integers), of the noise with this
+        `centre`, in clips, over the density of the noise with centre 0."""
 
     def mixed(self, first: Array, last: Array, shifts: _Mixture, sign: int) -> tuple[Array, Array]:
         # For noise whose centre is `sign`, 1 or -1, times a random shift with the law `shifts`: the probabilities of
@@ -121,7 +126,8 @@ class _Noise(ABC):
 
 @dataclass(frozen=True)
 class NormalNoise(_Noise):
-    """Gaussian noise on the line, with standard deviation s > 0 in units of the clip, for `shifted_pairs`."""
+    """Gaussian noise on the line with standard deviation s > 0, in units of the clip; an argument of
+    `shifted_pairs`."""
 
     s: float
 
@@ -146,9 +152,8 @@ class NormalNoise(_Noise):
 
 @dataclass(frozen=True)
 class LaplaceNoise(_Noise):
-    """Laplace noise with scale `s` > 0, in units of the clip, on a lattice with `levels` points to a clip, or on the
-    line if `levels` is 0, for `shifted_pairs`. The shift, by which the protected records move the centre of the noise,
-    must be whole clips: losses are bounded on intervals between centres, and constant beyond all centres."""
+    """Laplace noise with scale `s` > 0, in units of the clip, on a lattice with `levels` points per clip, or on the
+    line if `levels` is 0; an argument of `shifted_pairs`. The protected records must shift the sum by whole clips."""
 
     s: float
     levels: int = 0
@@ -180,8 +185,8 @@ class LaplaceNoise(_Noise):
 
 @dataclass(frozen=True)
 class IntegerNoise(_Noise):
-    """Gaussian noise on integers, with the parameter sigma = `s` `levels`; `levels` >= 1 is the clip as a number of
-    integers. An argument of `shifted_pairs`, which takes each integer as an outcome of its own."""
+    """Gaussian noise on integers with the parameter sigma = `s` `levels`, where the clip is `levels` >= 1 integers; an
+    argument of `shifted_pairs`, which counts each integer as an outcome."""
 
     s: float
     levels: int
@@ -217,13 +222,12 @@ def _sum_of_densities(sigma: float) -> float:  # of e^(-x^2/(2 sigma^2)) over th
 
 @lru_cache(maxsize=16)
 def shifted_pairs(noise: _Noise, shifts: _Mixture, *, replaced: bool) -> tuple[FinitePair, FinitePair]:
-    """An upper and a lower bound on delta of one release in which the protected records shift a noisy sum at random: a
-    `FinitePair` (whose methods `upper` and `lower` are these bounds) for (P, Q), and one for (Q, P). `noise` is a
-    `NormalNoise`, `LaplaceNoise` or `IntegerNoise`, with parameter s in clips. Under P the shift c >= 0, in clips, has
-    the law `shifts`, a tuple of pairs (c, log probability) with rising c; under Q the shift is -c if `replaced`, as
-    with replace-one, and else 0. Callers guarantee, as bounds are wide or slow beyond, that s is from 0.2 to 1e4 for
-    `NormalNoise`; that s over the largest shift is at least 1/300 for `LaplaceNoise`; and that s is at least 0.05, and
-    s times the integers of a clip at most 256, for `IntegerNoise`."""
+    """Bounds delta of one release in which the protected records shift a noisy sum by a random amount. Returns a
+    `FinitePair` for (P, Q) and one for (Q, P), whose methods `upper` and `lower` bound delta. Under P the shift c >= 0,
+    in clips, has the distribution `shifts`, pairs (c, log of its probability) with rising c. Under Q the shift is -c if
+    `replaced`, as with replace-one, else 0. `noise` is a `NormalNoise` with s from 0.2 to 1e4, a `LaplaceNoise` with s
+    over the largest shift of at least 1/300, or an `IntegerNoise` with s of at least 0.05 and s times the integers of a
+    clip of at most 256. Callers must ensure this, as bounds are wide or slow beyond."""
     first, last = noise.cuts(shifts, -shifts[-1][0] if replaced else 0.0)
     p, p_error = noise.mixed(first, last, shifts, 1)
     q, q_error = noise.mixed(first, last, shifts if replaced else ((0.0, 0.0),), -1)
@@ -246,11 +250,11 @@ def shifted_pairs(noise: _Noise, shifts: _Mixture, *, replaced: bool) -> tuple[F
 
 @lru_cache(maxsize=32)
 def zeroed_pairs(noise: float, rate: float) -> tuple[FinitePair, FinitePair]:
-    """An upper and a lower bound on delta of one release with Gaussian noise and batches of fixed size under zero-out:
-    a `FinitePair`, whose methods `upper` and `lower` are these bounds, for (P, Q), and one for (Q, P). The protected
-    record contributes under P, and 0 stands in its place under Q. `noise` is the noise's standard deviation s in clips,
-    and `rate` is q in (0, 1), the number of records in a batch over the number of all records. Callers guarantee, it is
-    not checked, that s >= 0.05 and s/q <= 2^40."""
+    """Bounds delta of one release with Gaussian noise and batches of fixed size under zero-out. The protected record
+    contributes under P, and 0 takes its place under Q. `noise` is the noise's standard deviation s in clips, and `rate`
+    is q in (0, 1), the number of records in a batch over the number of all records; callers must ensure that s >= 0.05
+    and s/q <= 2^40. Returns a `FinitePair` for (P, Q) and one for (Q, P); their methods `upper` and `lower` bound
+    delta."""
     # N(c) is the law of the noise with centre c. With probability q the record is in the batch, in the place of another
     # one with the contribution y. Outputs are measured from y. At the worst data the record's contribution, of size 1,
     # the clip, is opposite to y: the outputs have the centre 0 without the record, 2 with it, and 1 with 0 in its
