@@ -1,6 +1,5 @@
-"""The theorems of the DPZero paper, and sharpened ones.
+"""The convergence theorems of the DPZero paper, and this package's own, as functions of numbers.
 
-Each takes the constants of a problem and a privacy level, and gives the parameters of an algorithm (step size, number
-of steps, smoothing, clip, noise) and a bound on the error that it then has. All of them are functions of numbers: no
-file is read or written, and nothing is random.
+A function takes the constants of a loss and a privacy level, and returns the parameters of a private run (step size,
+number of steps, smoothing, clip, noise) and a proved bound on the error of that run. Nothing is random.
 """

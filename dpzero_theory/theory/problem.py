@@ -1,4 +1,4 @@
-"""What a theorem takes, the constants of a `Problem`, and what it gives back, the parameters of a `Prescription`."""
+"""`Problem`, the constants of a loss that the theorems take, and `Prescription`, the parameters that they return."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -14,60 +14,68 @@ if TYPE_CHECKING:
 
 
 class Guarantee(StrEnum):
-    """The quantity that a theorem bounds, a mean over a run's random numbers: GRADIENT, the squared norm of the mean
-    loss's gradient at a uniformly random step's weights x_tau, or SUBOPTIMALITY, how far the mean loss at the last
-    weights x_T is above its minimum. The value is the formula that tables show."""
+    """The quantity that a theorem bounds. Each value is the formula that tables show.
+
+    In the formulas F_S is the mean loss over the samples, F_S^* its infimum, x_t the weights after t of T steps, and E
+    the expectation over the random numbers of a run.
+    """
 
     GRADIENT = "E||grad F_S(x_tau)||^2"
-    """The squared gradient at x_tau, where tau is uniform on 0, ..., T - 1."""
+    """The expected squared norm of the mean loss's gradient at x_tau, for a step tau drawn uniformly from 0, ..., T -
+    1."""
     SUBOPTIMALITY = "E[F_S(x_T) - F_S^*]"
-    """How far the loss at the last iterate is above its minimum, under the PL inequality."""
+    """How far the mean loss at the final weights x_T is above its infimum, in expectation."""
 
 
 SMALLEST, LARGEST = 1e-150, 1e150
-"""The smallest and the largest value that the sharpened results accept for each of L, ell and gap ell/L^2. With values
-outside this range their computations overflow or underflow in float64."""
+"""The smallest and the largest value that the theorems in `theory.sharp` accept for each of `Problem.gradient_unit`,
+`Problem.smoothness` and `Problem.relative_gap`. Outside this range float64 overflows or underflows."""
 _MOST_POWER = 64.0  # Moments of gradient norms with a larger power m are refused.
 _NOT_GIVEN = float("nan")  # `is` tells this default of `Problem.lipschitz` from every other number.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """The constants of Assumptions asp:smooth, asp:rank and asp:pl of the DPZero paper.
+    """The constants of a loss and a data set from which the theorems compute parameters and bounds.
 
-    f(x; xi_i) is the loss of sample i at the weights x, F_S the mean loss, F_S^* its infimum, and x_t the weights after
-    t steps. H is the matrix of Assumption asp:rank, -H <= Hess F_S <= H and ||H|| <= ell. The sharpened results
-    (package `theory.sharp`) are this package's own theorems for the paper's algorithms. Only n, d and r are required.
+    In this text f_i(x) is the loss of sample i at the weights x, F(x) the mean of all f_i(x), and x_0 the initial
+    weights. A <= B between symmetric matrices means that B - A is positive semidefinite, and ||A|| is the spectral
+    norm. H is a (d, d) matrix with -H <= Hess F(x) <= H at every x and ||H|| <= smoothness. The constants belong to
+    Assumptions asp:smooth, asp:rank and asp:pl of the DPZero paper. "Sharpened results" are the theorems in
+    `theory.sharp`, which are proved in this package and not in the paper.
 
     Attributes:
-        n: number of samples, n >= 1.
-        d: dimension, d >= 1.
-        r: effective rank, 1 <= r <= d, with tr(H) <= r ell.
-        lipschitz: L > 0, every f(x; xi) is L-Lipschitz. Unit: loss over length. It is 1 if it is not given, and
-            infinite if `gradient_moment` or `mean_excess` is given in its place.
-        smoothness: ell > 0, every f(x; xi) is ell-smooth; by default 1. Unit: loss over length squared.
-        gap: F_S(x_0) - F_S^* > 0; by default 1. Unit: loss.
-        loss_bound: B > 0 with |F_S(x_t)| <= B along the run (Theorem 3, Corollary 3); by default 1. Unit: loss.
-        pl: mu of the PL inequality, 0 < mu <= ell; None does not assume it. Unit: loss over length squared.
-        sample_rank: r_s in [1, d]. There are H_i with -H_i <= Hess f(.; xi_i) <= H_i and ||H_i|| <= ell, and the root
-            mean square of tr(H_i) over samples is at most r_s ell. Only the sharpened results use it: with a small r_s
-            their smoothing lambda need not shrink as d grows. None is r_s = d, which ell-smoothness gives.
-        layer_rank: for the direction laws low-rank:RANK only, which draw for each weight matrix a sum of RANK products
-            of two vectors of random signs. It assumes that each weight matrix's block of H is a Kronecker product of
-            some A and B, and is the largest r_A + r_B >= 2 of a block; r_A = tr(A)/||A||. None: not assumed.
-        gradient_moment: (m, value) in place of L, for the sharpened results only. At every point that a run reaches,
-            the mean over samples of ||grad f(x; xi_i)||^m is at most `value` > 0, in the unit of L^m; 2 <= m <= 64.
-        mean_excess: (t, value) in place of L, for the sharpened results only. At every point that a run reaches, the
-            mean over samples of max(||grad f(x; xi_i)|| - t, 0) is at most `value`. t > 0 and value >= 0 in the unit of
-            L; (L, 0) says the same as `lipschitz` L.
+        n: the number of samples, n >= 1.
+        d: the number of trained weights, d >= 1.
+        r: the effective rank, 1 <= r <= d, with trace(H) <= r smoothness.
+        lipschitz: L > 0, a bound on ||grad f_i(x)|| for every i and x, in loss per length. It is 1 if it is not given,
+            and infinite if `gradient_moment` or `mean_excess` is given in its place.
+        smoothness: ell > 0, a Lipschitz constant of every grad f_i, in loss per length squared; by default 1.
+        gap: F(x_0) - inf F > 0, in units of the loss; by default 1.
+        loss_bound: B > 0 with |F(x)| <= B at all weights x of the run, in units of the loss; by default 1. Only
+            "theorem-3" and "corollary-3" use it.
+        pl: mu of the Polyak-Lojasiewicz inequality ||grad F||^2 >= 2 mu (F - inf F), 0 < mu <= smoothness, in loss per
+            length squared; None if the inequality is not assumed.
+        sample_rank: r_s in [1, d]. There are matrices H_i with -H_i <= Hess f_i(x) <= H_i at every x and ||H_i|| <=
+            smoothness, and the root mean square of trace(H_i) over samples is at most r_s smoothness. Only the
+            sharpened results use it: a small r_s allows a larger smoothing. None stands for d, which is always valid.
+        layer_rank: a number >= 2, used only by directions "low-rank:RANK". It assumes that for each weight matrix the
+            block of H is a Kronecker product of two matrices A and B. It is the largest r_A + r_B among the weight
+            matrices, where r_A = trace(A)/||A||. None if this is not assumed.
+        gradient_moment: a pair (m, value) in place of `lipschitz`, for the sharpened results only: at all weights x of
+            the run, the mean over samples of ||grad f_i(x)||^m is at most `value` > 0, for one m in [2, 64].
+        mean_excess: a pair (t, value) in place of `lipschitz`, for the sharpened results only: at all weights x of the
+            run, the mean over samples of max(||grad f_i(x)|| - t, 0) is at most `value` >= 0, where t > 0; both in loss
+            per length.
 
-        gradient_unit: the unit in which the sharpened results measure norms of gradients, set from the bound on the
-            samples' gradients: L, value^(1/m) for `gradient_moment` = (m, value), and t for `mean_excess` = (t, value).
-        steepest: an upper bound on ||grad F_S|| at every point that a run reaches, set from the same bound: L,
-            value^(1/m), or t + value, the last two by Jensen's inequality.
+        gradient_unit: set by the class, the unit in which the sharpened results measure gradients, in loss per length:
+            `lipschitz`, value^(1/m) for a `gradient_moment`, or t for a `mean_excess`.
+        steepest: set by the class, an upper bound on ||grad F(x)|| at all weights x of the run, in loss per length:
+            `lipschitz`, value^(1/m) for a `gradient_moment`, or t + value for a `mean_excess`.
 
     Raises:
-        ValueError: a field that is not a number in its range; more than one of lipschitz, gradient_moment, mean_excess.
+        ValueError: a field is not a number in its range, or more than one of `lipschitz`, `gradient_moment` and
+            `mean_excess` is given.
         PreconditionError: r > d, pl > smoothness or sample_rank > d.
     """
 
@@ -130,22 +138,18 @@ class Problem:
         )
 
     def shaped(self, smallest: float, largest: float) -> "Problem":
-        """Return constants for directions that are longer along some weights than along others: B^(1/2) u, with a fixed
-        positive definite matrix B and u of one of the theorem's laws. `smoothness` is multiplied by `largest`,
-        `lipschitz` (or the bound in its place) by its root, `pl` by `smallest`; `layer_rank` is left out, and the other
-        constants stay.
+        """Return the constants for a run whose random directions are B^(1/2) u instead of u, with a fixed matrix B.
 
-        Every result for the constants that are returned holds for a run with such directions, with grad^T B grad in
-        place of the squared gradient (theory/sharp/proof.md, section 14): the run is one with plain directions in w =
-        B^(-1/2) x. Nothing is used of B and H but the eigenvalues' ends: B^(1/2) H B^(1/2) has norm at most `largest`
-        ell, and its trace is at most r times that. A problem whose trace of B H and whose gradients after B^(1/2) were
-        measured has smaller constants.
+        B is a positive definite (d, d) matrix and u a direction with E[u u^T] = I. Every theorem holds for such a run
+        with the returned constants if grad^T B grad takes the place of the squared gradient norm. Raises ValueError if
+        an argument is outside its range.
 
         Args:
-            smallest, largest: 0 < smallest <= largest, bounds on the eigenvalues of B, as `optim.shape.Shape` has them.
+            smallest, largest: lower and upper bounds on the eigenvalues of B, 0 < smallest <= largest.
 
-        Raises:
-            ValueError: an argument outside its range.
+        Returns:
+            A new `Problem`: `smoothness` is multiplied by `largest`, `pl` by `smallest`, and each bound on gradients by
+            sqrt(largest). `layer_rank` is None, and the other constants stay.
         """
         high = check.real("largest", largest, above=0)
         low, root = check.real("smallest", smallest, above=0, at_most=high), math.sqrt(high)
@@ -160,9 +164,10 @@ class Problem:
         return replace(self, smoothness=self.smoothness * high, pl=pl, layer_rank=None, **bound)
 
     def require_lipschitz(self, what: str) -> None:
-        """Raise PreconditionError if `gradient_moment` or `mean_excess` is given in place of `lipschitz`.
+        """Raise PreconditionError if `gradient_moment` or `mean_excess` was given in place of `lipschitz`.
 
-        `what` is the name of the result that needs L, for the message."""
+        The error message shows `what`, the name of the theorem that needs `lipschitz`.
+        """
         check.precondition(
             self.gradient_moment is None and self.mean_excess is None,
             f"lipschitz must be given: {what} needs a bound on the gradient of every sample",
@@ -170,18 +175,15 @@ class Problem:
 
     @property
     def condition_number(self) -> float:
-        """kappa = ell/mu >= 1, where ell is `smoothness` and mu `pl`. PreconditionError is raised if `pl` is None."""
+        """The condition number smoothness/pl, which is at least 1. Raises PreconditionError if `pl` is None."""
         check.precondition(self.pl is not None, "pl must be given: the corollaries assume the PL inequality")
         assert self.pl is not None
         return self.smoothness / self.pl
 
     @property
     def relative_gap(self) -> float:
-        """gap ell/L^2, which has no unit, where ell is `smoothness` and L `gradient_unit`.
-
-        Raises:
-            ValueError: the relative gap, L or ell is outside [1e-150, 1e150].
-        """
+        """The number gap smoothness/gradient_unit^2, which has no unit. Raises ValueError if this number,
+        `gradient_unit` or `smoothness` is outside [1e-150, 1e150]."""
         unit = self.gradient_unit
         name = "lipschitz" if unit == self.lipschitz else "unit of gradients"
         gap = self.gap / unit * (self.smoothness / unit)
@@ -198,18 +200,24 @@ def _checked_pair(name: str, value: object) -> tuple[object, object]:
 
 
 class Run(TypedDict):
-    """The parameters of a run of Algorithm 2 (DPZero), as keyword arguments.
+    """The parameters of a run of DPZero (Algorithm 2 of the paper), as keyword arguments.
+
+    In each step DPZero estimates the derivative of every sample's loss f along K random directions u by finite
+    differences. The vector of a sample's K differences is clipped and averaged over the samples, and noise is added to
+    each of the K averages.
 
     Attributes:
-        step_size: alpha > 0.
-        steps: T >= 1.
-        clip: C > 0, which bounds the norm of a sample's differences along a step's K directions u, E[u u^T] = I; a
-            difference is (f(x + lambda u) - f(x - lambda u))/(2 lambda), or (f(x + lambda u) - f(x))/lambda if forward.
-        smoothing: lambda > 0; 0 with the exact difference rule.
-        noise_std: sigma >= 0, the standard deviation of the noise on each of a step's K averages over the samples.
-        direction: the law of the directions, a name in `sharp.constants.LAWS`; by default the paper's "sphere".
+        step_size: the step size, > 0, in length squared per loss.
+        steps: the number of steps, an integer >= 1.
+        clip: the largest L2 norm of a sample's vector of K differences, > 0, in loss per length.
+        smoothing: lambda in the differences (f(x + lambda u) - f(x - lambda u))/(2 lambda), or (f(x + lambda u) -
+            f(x))/lambda for "forward" differences. It is > 0, and 0 for "exact" ones.
+        noise_std: the standard deviation of the noise on each of the K averages, >= 0, in loss per length.
+        direction: the distribution of the directions: "sphere" (the default), "gaussian", "rademacher", "frame" or
+            "low-rank:RANK". All have mean square E[u u^T] = I.
         directions_per_step: K >= 1; by default 1.
-        difference: the difference rule, a name in `difference.DIFFERENCES`; by default "central".
+        difference: how a difference is computed: "central" (the default), "forward", or "exact" (automatic
+            differentiation).
     """
 
     step_size: float
@@ -224,39 +232,38 @@ class Run(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Prescription:
-    """Parameters of an algorithm, what they are for, and the bound certified for them.
+    """Parameters of a private zeroth-order run, with the bound that a theorem proves for them.
 
     Attributes:
-        id: which result, for example 'theorem-3'.
-        guarantee: the quantity that is at most `bound`, and at most `trivial_bound`.
-        algorithm: 'dpgd-0th' (Algorithm 1) or 'dpzero' (Algorithm 2).
-        n: number of samples.
-        relation: which data sets are neighbours in the statement of privacy, for example replace-one.
-        batches: how batches are drawn: None for full batches, or `Poisson(q_s)` with the sampling rate q_s. Sums over a
-            batch are divided by the expected batch size q_s n.
-        direction: law of the random directions u of a step, a name in `sharp.constants.LAWS`.
-        directions_per_step: K >= 1, the number of directions in a step.
-        difference: how a change of loss along a direction is found, one of `difference.DIFFERENCES`.
-        gdp: with full batches the run is gdp-Gaussian-DP (mu-GDP with mu = gdp), and privacy enters through this number
-            alone. A run with Poisson batches is not Gaussian-DP: its noise is set by the accountant so that it has the
-            (epsilon, delta) asked for, and gdp is the mu with which full batches have the same (epsilon, delta).
-        step_size: alpha.
-        T: the number of steps that the result's formula gives, not yet rounded to an integer; equal to `steps` if the
-            parameters come from a search and not from a formula.
+        id: the name of the theorem or corollary, for example "theorem-3".
+        guarantee: the quantity that is at most `bound`.
+        algorithm: "dpgd-0th" (Algorithm 1 of the DPZero paper, with noise on a vector of length d) or "dpzero"
+            (Algorithm 2, with noise on one number for each direction).
+        n: the number of samples.
+        relation: the neighbouring relation of the privacy statement, by default replace-one.
+        batches: None if every step uses all n samples; otherwise `Poisson(q_s)`, where each step includes each sample
+            independently with probability q_s. Sums over a batch are divided by q_s n.
+        direction: the distribution of the random directions u, for example "sphere".
+        directions_per_step: the number K >= 1 of directions in a step.
+        difference: how the derivative of a loss along u is estimated: "central", "forward", or "exact" (automatic
+            differentiation).
+        gdp: the mu of Gaussian DP of the whole run, if every step uses all samples. With Poisson batches the run is not
+            Gaussian-DP; gdp is then the mu of a run on all samples with the (epsilon, delta) that was asked for.
+        step_size: the step size, in length squared per loss.
+        T: the number of steps by the theorem's formula, before rounding; equal to `steps` if the parameters come from a
+            numerical search.
         steps: the number of steps to run, an integer >= 1.
-        smoothing: lambda, how far the weights are shifted along a direction (in multiples of u): what the theorem
-            displays or, if parameters are searched for, the largest that raises the bound by at most 1% of it; 0 where
-            the difference rule shifts no weights.
-        clip: C, the largest L2 norm of one sample's contribution, in loss over length: of its K differences together,
-            each divided by lambda or, if central, by 2 lambda (dpzero), or of its vector (dpgd-0th).
-        noise_std: sigma, the standard deviation of the noise on each number of a step's average, with which `steps`
-            steps have the privacy that `gdp` stands for.
-        bound: the bound that the theorem or corollary states, for T steps.
-        bound_at_steps: the bound for `steps` steps, by the inequality in the proof before parameters are substituted.
-        trivial_bound: a bound that holds at every point, whatever the algorithm: L^2 for the squared gradient, and
-            L^2/(2 `Problem.pl`) for the suboptimality. If the problem has no L, `Problem.steepest` takes its place.
-        evaluations: q_s n K times `steps`, rounded: the expected number of differences of single samples in the whole
-            run, one for each sample, direction and step. `points` says how many losses they take.
+        smoothing: the factor lambda in the finite difference, which evaluates losses at x + lambda u; 0 if `difference`
+            is "exact".
+        clip: the largest L2 norm of what one sample contributes to a step, in loss per length: of the vector of its K
+            finite differences for "dpzero", of its finite difference times u for "dpgd-0th".
+        noise_std: the standard deviation of the noise on each number of a step's average, in loss per length.
+        bound: the bound that the theorem states, for `T` steps.
+        bound_at_steps: the proved bound for `steps` steps.
+        trivial_bound: a bound that holds whatever the algorithm does: L^2 for the squared gradient, and L^2/(2 pl) for
+            the suboptimality, where L is `Problem.steepest` and pl is `Problem.pl`.
+        evaluations: the expected number of finite differences of single samples in the whole run, `expected_batch`
+            times K times `steps`, rounded.
         notes: remarks for the reader, one sentence each.
     """
 
@@ -293,15 +300,16 @@ class Prescription:
         notes: tuple[str, ...] = (),
         **more: Any,
     ) -> Self:
-        """Make the prescription of the parameters that a search found for Algorithm 2.
+        """Make a prescription for "dpzero" from parameters that a numerical search found.
 
         Args:
-            p: the problem.
-            run: all parameters of the run.
-            bound: the certified bound at these parameters, infinite if there is none.
-            gdp, relation: mu of Gaussian DP and the neighbouring relation; nothing is computed from them.
-            notes: remarks for the reader. If the difference rule is exact, a remark on derivatives is put first.
-            more: further fields: id, guarantee, trivial_bound, evaluations and, if batches are sampled, batches.
+            p: the constants of the problem.
+            run: the parameters, with all keys of `Run` present.
+            bound: the proved bound at these parameters; infinite if there is none.
+            gdp, relation: the mu of Gaussian DP and the neighbouring relation. They are stored; nothing is computed
+                from them.
+            notes: remarks for the reader. If `difference` is "exact", a remark about derivatives is put first.
+            more: the fields `id`, `guarantee`, `trivial_bound`, `evaluations` and, optionally, `batches`.
         """
         if not DIFFERENCES[run["difference"]].smoothing:
             exact = "exact derivatives need losses that can be differentiated forwards; an error rate has none"
@@ -321,7 +329,7 @@ class Prescription:
 
     @property
     def run(self) -> Run:
-        """The parameters of the run, as keyword arguments of functions such as `sharp.certificate.certificate`."""
+        """The parameters as a dictionary, to be passed as keyword arguments to `sharp.certificate.certificate`."""
         return Run(
             step_size=self.step_size,
             steps=self.steps,
@@ -335,26 +343,25 @@ class Prescription:
 
     @property
     def sampling(self) -> str:
-        """How batches are drawn: 'full' or 'poisson'."""
+        """How batches are drawn: "full" if every step uses all samples, otherwise "poisson"."""
         return "full" if self.batches is None else self.batches.word
 
     @property
     def sample_rate(self) -> float:
-        """q_s in (0, 1], the probability with which a sample is in a batch; 1 for full batches."""
+        """The probability with which a sample is in a batch, in (0, 1]; 1 if every step uses all samples."""
         return 1.0 if self.batches is None else self.batches.sample_rate
 
     @property
     def expected_batch(self) -> float:
-        """q_s n, the sampling rate times the number of samples: the expected batch size, by which sums are divided."""
+        """The expected batch size, `sample_rate` times n, by which the sum over a batch is divided."""
         return self.sample_rate * self.n
 
     @property
     def points(self) -> int:
-        """The expected number of evaluations of a sample's loss in all `steps` steps, the cost of a difference rule.
+        """The expected number of times that the whole run evaluates one sample's loss, rounded.
 
-        It is q_s n `steps`, the expected number of samples in all batches, times the points of a step, rounded to a
-        whole number: for K directions 2 K points with central differences, and K + 1 with forward ones and with exact
-        derivatives.
+        Each step evaluates the loss of each sample in the batch 2 K times for "central" differences and K + 1 times for
+        "forward" or "exact" ones, where K is `directions_per_step`.
         """
         return round(
             self.sample_rate * self.n * self.steps * DIFFERENCES[self.difference].points(self.directions_per_step)
@@ -362,10 +369,10 @@ class Prescription:
 
     @property
     def noise_multiplier(self) -> float:
-        """The standard deviation of the noise on the sum of the clipped contributions, divided by the clip."""
+        """The standard deviation of the noise on the sum over a batch, divided by `clip`."""
         return self.noise_std * self.expected_batch / self.clip
 
     @property
     def vacuous(self) -> bool:
-        """Whether `bound` is at least `trivial_bound`, so that it says nothing."""
+        """True if `bound` is at least `trivial_bound`, so that it says nothing."""
         return self.bound >= self.trivial_bound

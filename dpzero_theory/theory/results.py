@@ -1,7 +1,4 @@
-"""The theorems and corollaries by id: what each assumes, guarantees and prescribes, and its formulas as displayed.
-
-`calculate` is the calculator as a function: every result for a problem at an (epsilon, delta).
-"""
+"""The theorems and corollaries by name: what each assumes, what it bounds and which parameters it prescribes."""
 
 import functools
 import math
@@ -24,19 +21,20 @@ from dpzero_theory.theory.theorems import displayed
 
 @dataclass(frozen=True, kw_only=True)
 class _Result:
-    """One theorem or corollary.
+    """One theorem or corollary of the DPZero paper or of this package.
 
     Attributes:
-        id: the name used on the command line, for example 'theorem-3'.
-        title: the name that tables show; for a result of the DPZero paper with its label there.
+        id: the name used on the command line, for example "theorem-3".
+        title: the name that tables show; for a result of the paper it includes the label in the paper's source.
         assumptions: what must hold for the bound, as text.
         guarantee: the quantity that is bounded.
-        search: a function (problem, gdp, options of `SearchOptions` as keywords) -> the prescription with the smallest
-            bound; None for a result of the paper, which displays its parameters.
-        formulas: the displayed formulas as text, by the name of the field of `Prescription` that they give. In them v
-            is sqrt(log(e + epsilon/delta))/epsilon, kappa is ell/mu_PL, and other letters are those of `Problem`.
-        needs_pl: whether the PL inequality is assumed.
-        opt_in: whether it is calculated only when asked for by id.
+        search: a function (problem, gdp, **options) that returns the `Prescription` with the smallest bound, with the
+            options of `SearchOptions`. None for a result of the paper, which gives its parameters by formulas.
+        formulas: formulas as text, by the name of the field of `Prescription` that they give. In them v is sqrt(log(e +
+            epsilon/delta))/epsilon, mu_PL is `Problem.pl`, kappa is ell/mu_PL, ell is `Problem.smoothness`, L is
+            `Problem.lipschitz`, and Lt is defined by the formula of the clip.
+        needs_pl: True if the result assumes the Polyak-Lojasiewicz inequality, that is, needs `Problem.pl`.
+        opt_in: True if `calculate` leaves the result out unless its id is given.
     """
 
     id: str
@@ -49,19 +47,18 @@ class _Result:
     opt_in: bool = False
 
     def prescribe(self, problem: Problem, gdp: float, **options: Unpack[SearchOptions]) -> Prescription:
-        """Return the parameters that the result prescribes for a problem, and its bound.
-
-        A result of the paper displays them; for a sharpened result a search finds those with the smallest bound.
+        """Return the parameters that this theorem or corollary prescribes for a problem, and its bound.
 
         Args:
-            problem: the constants.
-            gdp: mu > 0 of Gaussian DP of the whole run.
-            options: what a search may choose from. A result of the paper ignores max_steps, max_evaluations and
-                max_points, and holds only for the defaults of direction, directions_per_step and difference.
+            problem: the constants of the problem.
+            gdp: the mu > 0 of Gaussian DP that the whole run is to have.
+            options: keywords of `SearchOptions`, which limit the parameters. A result of the paper ignores `max_steps`,
+                `max_evaluations` and `max_points`, and requires direction "sphere", directions_per_step 1 or "best",
+                and difference "central".
 
         Raises:
-            ValueError: an argument outside its range.
-            PreconditionError: the result does not apply, or a number leaves the range of float64.
+            ValueError: an argument is outside its range.
+            PreconditionError: the result does not apply, or a number is outside the range of float64.
         """
         rule = check.choice("difference", options.get("difference", "central"), DIFFERENCES)
         if self.search is None:
@@ -212,22 +209,21 @@ _ALL = (
 )
 
 RESULTS: Mapping[str, _Result] = {result.id: result for result in _ALL}
-"""Every theorem and corollary, by id, in the order in which they are displayed."""
+"""All theorems and corollaries by their ids, in the order in which tables show them."""
 
+# The two ways to compute the mu of Gaussian DP from (epsilon, delta), see `calibrated_gdp`
 CALIBRATIONS = ("paper", "exact")
-"""The two ways to turn (epsilon, delta) into the mu of Gaussian DP: "paper" uses the paper's composition lemma, and
-"exact" the exact trade-off function of Gaussian noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calculated:
-    """What one theorem or corollary says under one calibration.
+    """What one theorem or corollary prescribes at a given (epsilon, delta).
 
     Attributes:
-        result: which theorem or corollary, an entry of `RESULTS`, with an `id` such as "theorem-3" and a `title`.
-        calibration: how (epsilon, delta) was turned into the mu of Gaussian DP, "paper" or "exact".
+        result: the theorem or corollary, an entry of `RESULTS` with an `id` such as "theorem-3" and a `title`.
+        calibration: how (epsilon, delta) was turned into the mu of Gaussian DP, "paper" or "exact" (`calibrated_gdp`).
         prescription: the parameters and the bound.
-        notes: remarks on the privacy and the bound.
+        notes: remarks about the privacy and the bound, one sentence each.
     """
 
     result: _Result
@@ -238,12 +234,12 @@ class Calculated:
 
 @dataclass(frozen=True, kw_only=True)
 class Unmet:
-    """A theorem or corollary that does not apply, because the inputs do not meet its precondition.
+    """A theorem or corollary that does not apply to the given problem.
 
     Attributes:
-        result: which theorem or corollary, an entry of `RESULTS`, with an `id` such as "theorem-3" and a `title`.
-        calibration: how (epsilon, delta) was to be turned into the mu of Gaussian DP, "paper" or "exact".
-        reason: the sentence that says which precondition fails.
+        result: the theorem or corollary, an entry of `RESULTS` with an `id` such as "theorem-3" and a `title`.
+        calibration: how (epsilon, delta) was turned into the mu of Gaussian DP, "paper" or "exact" (`calibrated_gdp`).
+        reason: a sentence that says which precondition fails.
     """
 
     result: _Result
@@ -253,9 +249,16 @@ class Unmet:
 
 def calibrated_gdp(epsilon: float, delta: float, calibration: str) -> float:
     """Return the mu of Gaussian DP from which noise for (epsilon, delta)-DP is computed; a smaller mu means more noise.
-    "paper" is epsilon/sqrt(8 log(e + epsilon/delta)), by the paper's Lemma lm:composition, which promises too much
-    where epsilon is large (`privacy.gaussian.paper_gdp`); "exact" is the largest mu with which a mu-GDP mechanism is
-    (epsilon, delta)-DP. Raises ValueError for another `calibration`, or unless epsilon > 0 and 0 < delta < 1."""
+
+    Raises ValueError if an argument is outside its range.
+
+    Args:
+        epsilon: epsilon > 0.
+        delta: delta in (0, 1).
+        calibration: "exact" returns the largest mu with which every mu-GDP mechanism is (epsilon, delta)-DP. "paper"
+            returns epsilon/sqrt(8 log(e + epsilon/delta)), by Lemma lm:composition of the DPZero paper; for a large
+            epsilon this mu is too large, and the run is not (epsilon, delta)-DP.
+    """
     epsilon = check.real("epsilon", epsilon, above=0)
     delta = check.real("delta", delta, above=0, below=1)
     if check.choice("calibration", calibration, CALIBRATIONS) == "paper":
@@ -279,24 +282,22 @@ def calculate(
     calibrations: Sequence[str] = CALIBRATIONS,
     **options: Unpack[SearchOptions],
 ) -> tuple[list[Calculated], list[Unmet]]:
-    """Return prescriptions and bounds for a problem under (epsilon, delta)-DP, replace-one, with full batches.
+    """Return what each theorem prescribes for a problem, for runs that use all samples in every step and are (epsilon,
+    delta)-DP with respect to replacing one sample. Raises ValueError if an argument is outside its range.
 
     Args:
-        problem: the constants.
+        problem: the constants of the problem.
         epsilon: epsilon > 0.
-        delta: 0 < delta < 1.
-        results: ids of the results; by default all of `RESULTS` but those that need a `pl` or `lipschitz` that the
-            problem lacks, and "theorem-2-sharp" and "corollary-3-sharp".
+        delta: delta in (0, 1).
+        results: the ids of the theorems and corollaries, keys of `RESULTS`. By default all whose required `Problem.pl`
+            and `Problem.lipschitz` are given, except "theorem-2-sharp" and "corollary-3-sharp".
         calibrations: "paper", "exact" (see `calibrated_gdp`) or, by default, both.
-        options: what a search for parameters may choose from, the entries of `SearchOptions`. The paper's results
-            ignore the caps, and apply only to one direction a step on the sphere and to central differences.
+        options: keywords of `SearchOptions`, which limit the parameters. The paper's results ignore `max_steps`,
+            `max_evaluations` and `max_points`.
 
     Returns:
-        The list of the answers, ordered by result and then by calibration, and a list in the same order of the results
-        and calibrations left out of it, because these inputs do not meet their preconditions.
-
-    Raises:
-        ValueError: an argument outside its range.
+        Two lists, each ordered by result and then by calibration: what applies, and what does not apply because the
+        problem or the options do not meet its preconditions.
     """
     answers: list[Calculated] = []
     unmet: list[Unmet] = []

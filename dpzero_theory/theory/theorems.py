@@ -1,12 +1,10 @@
-"""Theorems 1 to 3 and Corollaries 1 to 3 of the paper: from a problem and a privacy level, parameters and a bound.
+"""Theorems 1 to 3 and Corollaries 1 to 3 of the DPZero paper: parameters and a bound for a problem and a privacy level.
 
-All six are for full batches and the replace-one relation. A theorem bounds E||grad F_S(x_tau)||^2, with tau uniform on
-0, ..., T - 1, where T is the number of steps; a corollary (appendix app:pl) bounds E[F_S(x_T) - F_S^*] under the PL
-inequality. Privacy enters through the noise level v = sqrt(log(e + epsilon/delta))/epsilon = 1/(2 sqrt(2) mu) alone,
-where mu is that of Gaussian DP. Everything else is as displayed in the paper; `results.RESULTS` shows it in words.
-
-`Inequality` is what the proofs have before parameters are substituted. With the parameters of a theorem it equals the
-theorem's displayed right-hand side exactly.
+All six are for runs that use all samples in every step, and for neighbouring data sets that differ in the value of one
+sample. A theorem bounds E||grad F_S(x_tau)||^2, where F_S is the mean loss, T the number of steps and x_tau the weights
+after a uniformly random number of steps in 0, ..., T - 1. A corollary (appendix app:pl) bounds E[F_S(x_T) - F_S^*]
+under the PL inequality. The privacy level enters only as v = sqrt(log(e + epsilon/delta))/epsilon = 1/(2 sqrt(2) mu),
+where mu is the parameter of Gaussian DP.
 """
 
 import math
@@ -25,37 +23,34 @@ from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 
 @dataclass(frozen=True)
 class Inequality:
-    """The inequality of one proof of the DPZero paper, for a problem and a privacy level, as a function of the
-    parameters.
+    """The bound in the proof of one theorem or corollary of the DPZero paper, as a function of the parameters of a run.
 
-    alpha is the step size, lambda the smoothing, C the clip, sigma the standard deviation of the noise on each number
-    of a step's average, L, ell, d, r and B (|F_S| <= B along the run) constants of the problem, mu that of the PL
-    inequality, gap = F_S(x_0) - F_S^*, and tau is uniform on 0, ..., T - 1. Summing the one-step inequality of a proof
-    over the T steps gives, for every (alpha, T, lambda, C) with 2 k ell alpha < 1 and a C that is not too small
-    (`bound`),
+    Symbols: F_S is the mean loss and F_S^* its infimum; L, ell, d, r, gap, B and mu are the fields `lipschitz`,
+    `smoothness`, `d`, `r`, `gap`, `loss_bound` and `pl` of the problem; alpha is the step size, T the number of steps,
+    lambda the smoothing, C the clip, sigma the standard deviation of the noise on each number of a step's average, and
+    x_tau the weights after a uniformly random number of steps in 0, ..., T - 1. A theorem has, where 2 k ell alpha < 1,
 
         E||grad F_S(x_tau)||^2 <= 2/(1 - 2 k ell alpha)
             (gap/(alpha T) + ell^2 lambda^2 d^3/4 + ell alpha s sigma^2/2 + (L^2 d + 2 B/alpha) p)
 
-    and under the PL inequality, with the contraction rho = mu alpha (1 - 2 k ell alpha),
+    and a corollary has, with rho = mu alpha (1 - 2 k ell alpha),
 
         E[F_S(x_T) - F_S^*] <= e^(-rho T) gap
             + (alpha/rho) (ell^2 lambda^2 d^3/4 + ell alpha s sigma^2/2 + (L^2 d + 2 B/alpha) p) + 2 B p
 
-    where (k, s, p) is (d, d, 0) for Theorem 1, Eq. (eq:onestep1); (r + 2, r, 0) for Theorem 2, Eq. (eq:onestep2); and
-    for Theorem 3, Eq. (eq:onestep3b), (r + 2, r, 2 sqrt(2 pi) n T exp(-C_0^2/(8 L^2))) with C_0 = C - ell lambda d/2,
-    an upper bound on the probability that clipping ever happens. The proofs bound the smoothing terms ell^2 lambda^2
-    d^2 (d + 2 s ell alpha)/8 by ell^2 lambda^2 d^3/4, which 2 k ell alpha < 1 allows.
+    where (k, s, p) is (d, d, 0) for number 1, Eq. (eq:onestep1); (r + 2, r, 0) for number 2, Eq. (eq:onestep2); and for
+    number 3, Eq. (eq:onestep3b), (r + 2, r, 2 sqrt(2 pi) n T exp(-C_0^2/(8 L^2))) with C_0 = C - ell lambda d/2, where
+    p bounds the probability that any sample is clipped in any step.
 
     Attributes:
         problem: the constants.
-        gdp: the whole run is gdp-Gaussian-DP.
-        growth: k in the factor 1 - 2 k ell alpha: d for Theorem 1, r + 2 for Theorems 2 and 3.
-        trace: s in the noise's term ell alpha s sigma^2/2, d or r. It comes from E[z' H z] = s ell sigma^2 or less,
-            where z is the noise and H bounds the Hessian.
-        clips: whether clipping may happen (Algorithm 2), or C = L d rules it out (Algorithm 1).
-        guarantee: which of the two quantities is bounded.
-        noise: the sigma for one step at clip 1; for T steps at clip C it is C sqrt(T) times as large.
+        gdp: the mu of Gaussian DP that the whole run has.
+        growth: k in the inequality, d or r + 2.
+        trace: s in the inequality, d or r.
+        clips: True for number 3 (Algorithm 2 of the paper), where clipping may shorten a sample's contribution. False
+            for numbers 1 and 2 (Algorithm 1), where the clip is too large to do so.
+        guarantee: the quantity that is bounded.
+        noise: the sigma for one step at clip 1. For T steps at clip C, sigma is C sqrt(T) times as large.
     """
 
     problem: Problem
@@ -68,9 +63,13 @@ class Inequality:
 
     @classmethod
     def of(cls, id: str, problem: Problem, gdp: float) -> Self:
-        """Make the inequality in the proof of the DPZero paper's result `id`: callers guarantee that it is 'theorem-1',
-        'theorem-2', 'theorem-3', 'corollary-1', 'corollary-2' or 'corollary-3'. The whole run is to be
-        gdp-Gaussian-DP. Raises ValueError unless gdp > 0."""
+        """Make the inequality of a theorem or corollary. Raises ValueError unless gdp > 0.
+
+        Args:
+            id: "theorem-1", "theorem-2", "theorem-3", "corollary-1", "corollary-2" or "corollary-3" (not checked).
+            problem: the constants.
+            gdp: the mu of Gaussian DP that the whole run has.
+        """
         growth, trace = (problem.d, problem.d) if id.endswith("-1") else (problem.r + 2, problem.r)
         guarantee = Guarantee.SUBOPTIMALITY if id.startswith("corollary") else Guarantee.GRADIENT
         noise = float(noise_std(gdp, 1, 1.0, problem.n, "replace-one"))
@@ -84,22 +83,20 @@ class Inequality:
         clip: ArrayLike,
         threshold: ArrayLike | None = None,
     ) -> Array:
-        """Return the bound on E||grad F_S(x_tau)||^2, tau uniform on 0, ..., T - 1, or, for a corollary, on E[F_S(x_T)
-        - F_S^*]; arrays broadcast.
+        """Return the bound on the squared gradient, for a theorem, or on F_S(x_T) - F_S^*, for a corollary.
+
+        Raises PreconditionError if a corollary's problem has no `pl`.
 
         Args:
-            step_size: alpha, admissible where 2 k ell alpha < 1, with k = `growth` and ell the problem's smoothness.
-            T: the number of steps, any positive real.
+            step_size: the step size alpha; it is admissible if 2 `growth` `smoothness` alpha < 1.
+            T: the number of steps, any real number > 0.
             smoothing: lambda >= 0.
-            clip: C; for Algorithm 1, whose proof rules clipping out, admissible where C >= L d.
-            threshold: C_0 of the proof of Theorem 3, admissible where 0 < C_0 <= C - ell lambda d/2; None is the
-                largest such value. A step t clips only if |u_t' grad f_i| >= C_0 for some sample i.
+            clip: the clip C; if `clips` is False, it is admissible if C >= lipschitz d.
+            threshold: C_0 in the inequality, used only if `clips` is True; it is admissible if 0 < C_0 <= C -
+                smoothness lambda d/2. None stands for the largest admissible value.
 
         Returns:
-            The bound, infinite where a parameter is inadmissible, so that a search can skip the point.
-
-        Raises:
-            PreconditionError: a corollary's problem has no `pl`.
+            An array of the bounds, broadcast over the arguments; infinite where a parameter is not admissible.
         """
         p, gradient = self.problem, self.guarantee is Guarantee.GRADIENT
         pl = math.nan if gradient else p.smoothness / p.condition_number
@@ -140,10 +137,9 @@ class _Displayed(NamedTuple):
 
 
 def _log_ratio(problem: Problem, spread: float, id: str, condition: str) -> float:
-    """Return log X for X = n^2/(kappa `spread`), kappa = ell/mu_PL, to which a corollary's number of steps is
-    proportional. With mu-GDP and v = 1/(2 sqrt(2) mu) `spread` is d^3 v^2, r d^2 v^2 or r v^2. PreconditionError is
-    raised unless 1 < X < infinity, which the paper takes for granted; its message has `id`, the corollary's name, and
-    `condition`, the text of kappa spread/v^2, such as "kappa r"."""
+    # Returns log X of a corollary, X = n^2/(kappa `spread`) and kappa = ell/mu_PL: its number of steps is proportional
+    # to it. `spread` is d^3 v^2, r d^2 v^2 or r v^2. Error messages name the corollary, `id`, and `condition`, kappa
+    # spread/v^2 as text.
     x = problem.n**2 / (problem.condition_number * spread)
     rule = f"n^2 epsilon^2 > {condition} log(e + epsilon/delta), a ratio above 1"
     check.precondition(1 < x < math.inf, f"{id} requires {rule}; it is {x:g}")
@@ -264,19 +260,19 @@ _FORMULAS: Mapping[str, Callable[[Problem, float], _Displayed]] = {
 
 
 def displayed(id: str, problem: Problem, gdp: float) -> Prescription:
-    """Return the parameters and the bound that a theorem or corollary of the DPZero paper displays.
+    """Return the parameters and the bound that a theorem or corollary of the DPZero paper states.
 
-    The theorem's T is not rounded. Of the two integers next to T (at least 1), `steps` is the one with the smaller
-    bound in the inequality of the proof; the noise, the evaluations and `bound_at_steps` are for `steps`.
+    `Prescription.T` is the paper's number of steps, not rounded. `Prescription.steps` is the integer below or above T
+    (at least 1) with the smaller `bound_at_steps`; the noise and `evaluations` are for this number of steps.
 
     Args:
-        id: the result's name, 'theorem-1' to 'theorem-3' or 'corollary-1' to 'corollary-3'.
-        problem: the constants, with `pl` for a corollary.
-        gdp: mu > 0 of the whole run.
+        id: "theorem-1", "theorem-2", "theorem-3", "corollary-1", "corollary-2" or "corollary-3".
+        problem: the constants; a corollary needs `pl`.
+        gdp: the mu > 0 of Gaussian DP that the whole run is to have.
 
     Raises:
-        ValueError: a gdp that is no finite number above 0.
-        PreconditionError: an assumption that the problem does not meet, or T above 1e18.
+        ValueError: gdp is not a finite number above 0.
+        PreconditionError: the problem does not meet an assumption, or T is above 1e18.
     """
     v = 1 / (2 * math.sqrt(2) * check.real("gdp", gdp, above=0))
     shown = _FORMULAS[id](problem, v)

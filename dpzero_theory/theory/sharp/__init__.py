@@ -1,1 +1,1 @@
-"""The sharpened theorem: `proof.md` states and proves it, and the modules here compute its certificates."""
+"""This package's own theorems for the DPZero paper's algorithms (`proof.md`), and their bounds as functions."""

@@ -1,24 +1,22 @@
-"""The sharpened theorem for Algorithm 2 (DPZero) with K directions a step: a certificate, and the best parameters.
+"""This package's own theorem for Algorithm 2 of the DPZero paper (DPZero) with K directions a step: its bound, and the
+parameters with the smallest bound.
 
-The certificate is a proved bound, as a number, for given parameters: step size alpha, T steps, smoothing lambda, clip
-C, noise sigma and rate q_s of Poisson sampling (1 for full batches). Under Assumption asp:rank, with no bound on |F_S|,
-for all alpha, T, lambda, C > 0 and noise sigma with q > 0, and tau uniform on 0, ..., T - 1,
+Symbols: F_S is the mean loss, x_tau the weights after a uniformly random number of steps in 0, ..., T - 1, L, ell, r
+and gap are the fields `gradient_unit`, `smoothness`, `r` and `gap` of a `Problem`, alpha is the step size, lambda the
+smoothing, C the clip, sigma the standard deviation of the noise, and q_s the rate of Poisson sampling (1 if every step
+uses all n samples). For all alpha, T, lambda, C > 0 and sigma with q > 0,
 
-    E||grad F_S(x_tau)||^2 <= ((p + sqrt(p^2 + 4 q K))/(2 q))^2,
+    E||grad F_S(x_tau)||^2 <= ((p + sqrt(p^2 + 4 q M))/(2 q))^2,
     q = kept - (alpha ell/2) quadratic,
     p = L bias + e nu_1 + alpha ell (L cross + e nu_2 spread),
-    K = gap/(alpha T) + (alpha ell/2) ((L excess + e nu_2)^2 + r sigma^2/K
+    M = gap/(alpha T) + (alpha ell/2) ((L excess + e nu_2)^2 + r sigma^2/K
                                        + (1 - q_s)/(q_s n) (L sampled + e nu_2)^2),
     e = ell lambda/2, or 0 with exact derivatives,
 
-where the K in r sigma^2/K is the number of directions. The words (kept, quadratic, ...) are the constants of the module
-`constants` at c = C/(L sqrt(K)), where C is the clip of the norm of a sample's K scalars; nu_1 and nu_2 are its
-smooth_first and smooth_second. Where the problem bounds a moment of the gradients, or their mean excess, in place of
-their maximum L, the constants are those of the module `moments` and L is `Problem.gradient_unit`. Statement and proof:
-dpzero_theory/theory/sharp/proof.md.
-
-Whatever the search for parameters does, the bound that `prescribe` returns is this one at the parameters that it
-returns. Computations are in units of L/ell for lengths and L^2/ell for losses, so prescriptions scale exactly.
+where kept, quadratic, bias, cross, spread, excess and sampled are the fields of `constants.Constants` at the clip C/(L
+sqrt(K)), and nu_1 and nu_2 are its smooth_first and smooth_second. Statement and proof:
+dpzero_theory/theory/sharp/proof.md, where M is called K. Lengths are computed in units of L/ell and losses in units of
+L^2/ell.
 """
 
 import functools
@@ -53,19 +51,18 @@ _ALGORITHMS = ("dpzero", "dpgd-0th")  # They are the paper's Algorithm 2 and Alg
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """The bound of the sharpened theorem at given parameters, with the three numbers that it is computed from.
+    """A proved bound on the mean squared gradient of a run of given parameters.
 
-    The theorem (proof.md) has numbers q, p and K with q y^2 - p y <= K, where y^2 = E||grad F_S(x_tau)||^2 for the mean
-    loss F_S and tau uniform on 0, ..., T - 1. So y^2 is at most the square of the larger root, ((p + sqrt(p^2 + 4 q
-    K))/(2 q))^2.
+    The run has T steps, F_S is the mean loss, and x_tau the weights after a uniformly random number of steps in 0, ...,
+    T - 1. The theorem (theory/sharp/proof.md) shows that y = sqrt(E||grad F_S(x_tau)||^2) satisfies q y^2 - p y <= M
+    for three numbers q, p and M.
 
     Attributes:
-        progress: q, which has no unit; the bound is finite only where q > 0.
-        drift: p, in the unit of the gradient.
-        floor: K, here not the number of directions, in the unit of the squared gradient.
-        bound: the bound on E||grad F_S(x_tau)||^2, infinite where q <= 0.
-        vacuous: whether `bound` is at least L^2, which bounds the squared gradient at every point. Where the problem
-            has no L, `Problem.steepest` stands in its place.
+        progress: q, which has no unit. The bound is finite only if q > 0.
+        drift: p, in the unit of a gradient.
+        floor: M, in the unit of a squared gradient.
+        bound: the bound ((p + sqrt(p^2 + 4 q M))/(2 q))^2 on E||grad F_S(x_tau)||^2; infinite if q <= 0.
+        vacuous: True if `bound` is at least the square of `Problem.steepest`, which no gradient of F_S exceeds.
     """
 
     progress: float
@@ -78,22 +75,23 @@ class Certificate:
 def certificate(
     problem: Problem, *, sample_rate: float = 1.0, algorithm: str = "dpzero", **run: Unpack[Run]
 ) -> Certificate:
-    """Return the bound on E||grad F_S(x_tau)||^2, tau uniform on 0, ..., T - 1, at given parameters.
+    """Return a proved bound on E||grad F_S(x_tau)||^2 for a run with given parameters.
 
-    No statement about privacy is made, and noise_std = 0 is allowed.
+    F_S is the mean loss, and x_tau the weights after a uniformly random number of steps in 0, ..., T - 1. Privacy is
+    not considered; noise_std = 0 is allowed.
 
     Args:
-        problem: the constants; n matters only with sample_rate < 1, and loss_bound and pl not at all.
-        sample_rate: q_s in (0, 1]; the clipped sum is divided by q_s n, and the noise is on that average.
-        algorithm: 'dpzero' (Algorithm 2) or 'dpgd-0th' (Algorithm 1, for directions u with ||u|| = sqrt(d) always and
-            directions_per_step 1). Algorithm 1 clips the norm of s u for a sample's difference s; the theorem covers it
-            because clip_C(s u) = clip_{C/sqrt(d)}(s) u.
-        run: the parameters of the run, the entries of `Run`. Central and forward differences have the same bound; the
-            bound for exact derivatives is the one with lambda = 0.
+        problem: the constants. `n` has an effect only if sample_rate < 1; `loss_bound` and `pl` have none.
+        sample_rate: the probability in (0, 1] with which each sample is in a step's batch. The sum over a batch is
+            divided by sample_rate n.
+        algorithm: "dpzero", which clips the vector of a sample's K finite differences, or "dpgd-0th", which clips a
+            sample's finite difference times the direction u. The latter needs directions_per_step 1, and directions of
+            length sqrt(d).
+        run: the parameters of the run, the keys of `Run`.
 
     Raises:
-        ValueError: an argument outside its range.
-        PreconditionError: a direction law or a number of directions that the theorem, or the algorithm, does not cover.
+        ValueError: an argument is outside its range.
+        PreconditionError: the theorem or the algorithm does not cover the distribution or the number of directions.
     """
     p, direction = problem, run.get("direction", "sphere")
     norm = _vector_norm(p, direction, run.get("directions_per_step", 1), algorithm)
@@ -120,33 +118,31 @@ def prescribe(
     algorithm: str = "dpzero",
     **options: Unpack[SearchOptions],
 ) -> Prescription:
-    """Return the full-batch parameters with the smallest bound on E||grad F_S(x_tau)||^2, tau uniform on the steps, at
-    mu-GDP, by `certificate`.
+    """Return the parameters with the smallest bound of `certificate`, for a run that uses all samples in every step.
 
-    The prescription's id is 'theorem-3-sharp', or 'theorem-2-sharp' for Algorithm 1.
-
-    With alpha T fixed the bound falls as T grows. So T is the largest number of steps that the caps on steps,
-    differences or losses in `options` allow; without a cap it is about the smallest T whose bound exceeds the bound for
-    T -> infinity by at most 5%. The smoothing lambda is the largest that raises the bound by at most 1%, and 0 with the
-    exact difference rule.
+    The prescription's id is "theorem-3-sharp", or "theorem-2-sharp" for algorithm "dpgd-0th". The step size and the
+    clip minimise the bound. The number of steps is the largest that the limits `max_steps`, `max_evaluations` and
+    `max_points` allow; without a limit it is about the smallest whose bound is at most 5% above the bound for
+    infinitely many steps. The smoothing is the largest that raises the bound by at most 1%, or 0 for difference
+    "exact".
 
     Args:
         problem: the constants.
-        gdp: mu > 0 of the whole run.
-        relation: the neighbouring relation, a `privacy.relation.Relation` (which is a str) or its name.
-        algorithm: 'dpzero' (Algorithm 2) or 'dpgd-0th' (Algorithm 1).
-        options: what the search may choose from, the entries of `SearchOptions`. K, the number of directions in a step,
-            is 1 unless `directions_per_step` is another number or "best". With a cap the best K is the one with the
-            smallest bound; without a cap it is the smallest K whose bound is at most about 2.5% above the best.
+        gdp: the mu of Gaussian DP that the whole run is to have, in [1e-50, 1e50].
+        relation: the neighbouring relation, "replace-one", "add-remove" or "zero-out".
+        algorithm: "dpzero" (Algorithm 2 of the DPZero paper) or "dpgd-0th" (Algorithm 1).
+        options: keywords of `SearchOptions`. With directions_per_step "best" and one of the limits `max_evaluations`
+            and `max_points`, the number of directions with about the smallest bound is taken; without them about the
+            smallest number whose bound is at most 2.5% above the best.
 
     Raises:
-        ValueError: an argument outside its range.
-        PreconditionError: a cap that allows no step; a direction law or a K that `certificate` refuses.
+        ValueError: an argument is outside its range.
+        PreconditionError: the limits allow no step, or `certificate` does not cover the directions.
     """
     free = Search(**options)
     gdp = check.real("gdp", gdp, at_least=SMALLEST_GDP, at_most=LARGEST_GDP)
     between, direction = Relation(relation), free.direction
-    # For T steps and the clip C of a sample's K scalars, the noise at this privacy is C sqrt(T) times this number.
+    # For T steps and the clip C of a sample's K differences, the noise's standard deviation is C sqrt(T) times this.
     unit = full_batch_noise(gdp, 1, 1.0, problem.n, between)
     search_of = functools.cache(lambda k: SmallestBound(problem, direction, k))
 
@@ -172,10 +168,8 @@ def prescribe(
 
 
 def _vector_norm(p: Problem, direction: str, directions: int, algorithm: str) -> float:
-    """Return the number by which the clip of `algorithm` is divided to get the clip of a sample's difference s that
-    does the same: 1 for "dpzero", which clips s, and sqrt(d) for "dpgd-0th", which clips s u with ||u|| = sqrt(d).
-    For "dpgd-0th" PreconditionError is raised if the law named `direction` has directions of other lengths, or if
-    `directions`, the number of directions a step, is not 1."""
+    # The factor between the two algorithms' clips: "dpgd-0th" clips s u for a sample's difference s and ||u|| =
+    # sqrt(d), which is the same as clipping s to C/sqrt(d); "dpzero" clips s itself, so that the factor is 1.
     if check.choice("algorithm", algorithm, _ALGORITHMS) == "dpzero":
         return 1.0
     fixed = law_of(direction).fixed_norm
@@ -196,20 +190,20 @@ def at_point(
     relation: Relation,
     difference: str,
 ) -> Prescription:
-    """Return the prescription at parameters that a search found, with their certificate as its bound.
+    """Return the prescription for a clip, a step size and a number of steps, with the bound of `certificate`.
 
-    The smoothing is the largest that raises the bound by at most 1%, and 0 with a difference rule that shifts no
-    weights.
+    The smoothing is the largest that raises the bound by at most 1%, or 0 for difference "exact".
 
     Args:
-        search: the search, which has the problem, the law of the directions, and K, the number of directions a step.
-        c: C/(L sqrt(K)) for the clip C, with L = `Problem.gradient_unit`.
-        alpha: the step size times ell.
+        search: gives the problem, the distribution of the directions, and the number K of directions in a step.
+        c: the clip C as C/(L sqrt(K)), where L is `Problem.gradient_unit`.
+        alpha: the step size times `Problem.smoothness`.
         steps: the number of steps.
-        noise: the standard deviation of the noise on each of a step's K averages, over the clip C.
-        rate: the sampling rate, 1 for full batches.
-        gdp, relation: fields of the prescription; they are stored, and nothing is computed from them.
-        difference: the name of the difference rule.
+        noise: the standard deviation of the noise on each of a step's K averages, divided by C.
+        rate: the probability with which each sample is in a step's batch; 1 if every step uses all samples.
+        gdp, relation: the mu of Gaussian DP and the neighbouring relation. They are stored; nothing is computed from
+            them.
+        difference: "central", "forward" or "exact".
     """
     p = search.problem
     directions = search.directions
@@ -249,10 +243,10 @@ def _largest_error(k: Constants, p: Problem, alpha: float, gap_per_step: float, 
     # e = ell lambda/2, in units of L, for the largest smoothing lambda with which the bound on the mean squared
     # gradient is at most 1 + `SMOOTHING_SHARE` times the bound for lambda -> 0. `k` has arrays of one entry. `alpha` is
     # in units of 1/ell, `gap_per_step`, (F_S(x_0) - F_S^*)/T, of L^2/ell, and `variance`, sigma^2/K for noise sigma on
-    # each of a step's K averages, of L^2. `rate` is the sampling rate, 1 for full batches.
+    # each of a step's K averages, of L^2. `rate` is the sampling rate, 1 if all samples are used.
     q, drift, _, least = Terms.of(k, p, 0.0, variance, rate).root(gap_per_step, alpha)
-    # The bound y^2 is now given, and p and K of the theorem (not the number of directions) depend on e = ell lambda/2,
-    # so that q y^2 - p y = K is an equation of degree 2 in e.
+    # The bound y^2 is now given, and p and M of `Certificate` depend on e = ell lambda/2, so that q y^2 - p y = M is an
+    # equation of degree 2 in e.
     y = math.sqrt(1 + SMOOTHING_SHARE) * least
     batch, second = (1 - rate) / (rate * p.n), k.smooth_second
     spare = (y - least) * (q * (y + least) - drift)

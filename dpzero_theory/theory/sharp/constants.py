@@ -1,10 +1,8 @@
-"""The constants of the sharpened theorem, by which clipping and the law of the directions enter a step of K directions.
+"""The numbers by which clipping and the distribution of the directions enter the theorem of the module `certificate`.
 
-Units are L = ell = 1; the module `certificate` restores them. U = (u_1 .. u_K) are the directions, g_i the gradient of
-sample i, g is their mean and G = ||g||. b_i is U'g_i minus its clip to norm c sqrt(K), and b the mean of the b_i. H is
-any matrix with 0 <= H <= I and tr(H) <= r. `Constants` has the inequalities that the constants satisfy. Proofs:
-dpzero_theory/theory/sharp/proof.md, steps 3 and 4 (sphere, Gaussian, frame), section 6 (random signs) and section 15
-(low rank).
+Gradients are in units of L, the bound on samples' gradients, and curvatures in units of ell, the smoothness. Proofs:
+dpzero_theory/theory/sharp/proof.md, steps 3 and 4 (sphere, Gaussian, frame), sections 6 (random signs) and 15 (low
+rank).
 """
 
 import math
@@ -25,27 +23,28 @@ from dpzero_theory.theory.sharp.products import Products
 from dpzero_theory.theory.sharp.projection import Projection
 from dpzero_theory.theory.sharp.signs import removed
 
+# `_line` looks for a tangent at clips from c to c + 12. Beyond, the tail moments of a projection v are below the
+# rounding error of E[(v - c)_+ v].
 _BEYOND = 12.0
-"""A search for a tangent (`_line`) goes from clip c to c + 12 at most: there the tail moments of a projection v are
-below the rounding error of beta(c) = E[(v - c)_+ v]."""
 
 
 @dataclass(frozen=True)
 class Constants:
-    """The constants with which inequalities hold for a step with K directions U and clipping, in units L = ell = 1.
+    """Numbers with which the theorem of `certificate` bounds a step with K random directions and clipping.
 
-    U has the directions u as its K columns, E[u u'] = I. g_i is a sample's gradient, g the mean gradient and G its
-    norm; b_i is what clipping to norm c sqrt(K) removes from U'g_i, and b the mean of the b_i; H is any matrix with 0
-    <= H <= I and tr(H) <= r. Arrays have an entry for each c.
+    Units are such that no sample's gradient is longer than 1 and the smoothness is 1. U is the (d, K) matrix of the
+    directions u, E[u u'] = I; g is the mean gradient and G its norm; g_i is the gradient of sample i; b_i is what
+    clipping to norm c sqrt(K) removes from the K numbers U'g_i, and b the mean of the b_i over samples; H is any (d, d)
+    matrix with 0 <= H <= I and trace(H) <= r. Each array has one entry for each clip c.
 
     Attributes:
         kept, bias: E[(U'g - b)'U'g]/K >= kept G^2 - bias G.
         quadratic, cross, excess: E[(U'g - b)'U'HU(U'g - b)]/K^2 <= quadratic G^2 + 2 cross G + excess^2.
         sampled: the mean over samples i of E[(U'g_i - b_i)'U'HU(U'g_i - b_i)]/K^2 is at most sampled^2.
         spread: E[(U'g - b)'U'HU(U'g - b)]^(1/2)/K <= spread G + excess.
-        smooth_first, smooth_second: if e_U is by how much finite differences with smoothing lambda change the mean over
-            samples of the clipped vectors U'g_i - b_i, and e = lambda/2, then E|e_U'U'g|/K <= e smooth_first G and
-            E[e_U'U'HU e_U]/K^2 <= (e smooth_second)^2.
+        smooth_first, smooth_second: if finite differences with smoothing lambda, in place of derivatives, change the
+            mean of the clipped vectors U'g_i - b_i by w, then E|w'U'g|/K <= (lambda/2) smooth_first G and E[w'U'HU
+            w]/K^2 <= (lambda smooth_second/2)^2.
     """
 
     kept: Array
@@ -61,27 +60,27 @@ class Constants:
 
 @dataclass(frozen=True, kw_only=True)
 class SharpLaw:
-    """A law of K directions u in R^d, E[u u'] = I, as the sharpened theorem (proof.md) needs it.
+    """A distribution of K random directions in R^d, with the bounds that the theorem of `certificate` needs of it.
 
-    It is for clips c = C/(L sqrt(K)), where C bounds the norm of a sample's K differences, and L that of its gradient.
+    U is the (d, K) matrix of the directions u, E[u u'] = I. A clip is given as c = C/(L sqrt(K)), where C clips the
+    norm of a sample's K finite differences, and L bounds the norm of its gradient. H is any (d, d) matrix with 0 <= H
+    <= I and trace(H) <= r, the effective rank.
 
     Attributes:
-        name: the name of the law in `sphere.DIRECTIONS`, or `frame`: K directions orthogonal to each other.
-        constants: a function (array of c, d, r, K, layer_rank) -> the constants at the effective rank r; their
-            `smooth_first` and `smooth_second` hold whatever the traces of the samples' Hessians are. Only directions of
-            low rank use `layer_rank` (`Problem.layer_rank`).
-        curvature: a function (d, s) -> upper bounds on E[(u'Hu)^2] and E[(u'Hu)^3] for a direction u and a matrix H
-            with 0 <= H <= I and trace s >= 1.
-        largest: a function (d, K) -> the largest value of ||U'g||/(G sqrt(K)) for the directions U and a vector g of
-            norm G; a larger clip c has no effect.
-        most: a function d -> the largest number K of directions a step.
-        removed: a function (array of c, d, r, K) -> upper bounds on two numbers at each c, for the part phi in R^K that
-            clipping to norm c sqrt(K) removes from U'a, a being a unit vector and U the K directions: E[phi'U'a]/K, and
-            the square root of E[phi'U'HU phi]/K^2 for every matrix H with 0 <= H <= I and tr(H) <= r. None for random
-            signs and their products, for which these numbers need not be computed.
-        rank: rho for directions of low rank, which are sums of rho products of random signs; infinite for other laws
-            (`sphere.DirectionLaw.rank` is 0 for them).
-        fixed_norm: whether a direction has length sqrt(d) always.
+        name: the name, such as "sphere".
+        constants: a function (array of clips c, d, r, K, layer_rank) that returns the `Constants`, valid for every
+            `Problem.sample_rank`. Only directions of low rank use `layer_rank` (`Problem.layer_rank`).
+        curvature: a function (d, s) that returns upper bounds on E[(u'Au)^2] and E[(u'Au)^3] for one direction u and
+            every matrix A with 0 <= A <= I and trace s >= 1.
+        largest: a function (d, K) that returns the largest possible ||U'a||/sqrt(K) for a unit vector a; a clip c above
+            this value has no effect.
+        most: a function of d that returns the largest allowed K.
+        removed: a function (array of clips c, d, r, K) that returns two arrays of bounds. If clipping to norm c sqrt(K)
+            removes w from U'a, a being a unit vector, the first bounds E[w'U'a]/K and the second sqrt(E[w'U'HU w]/K^2)
+            for every H. None for random signs and directions of low rank.
+        rank: the number of products in a direction of low rank, which is a sum of products of random signs; infinite
+            for other distributions.
+        fixed_norm: True if every direction has length sqrt(d).
     """
 
     name: str
@@ -94,25 +93,23 @@ class SharpLaw:
     fixed_norm: bool = True
 
     def moment(self, power: float) -> float:
-        # For a direction u that is a sum of rho products of random signs, a unit vector a and power >= 2, E[(u'a)^(2
-        # power)] is at most E[X^power] times what it is for a Gaussian u, with X ~ chi^2_rho/rho. For all other laws
-        # the factor is 1.
+        """Return a bound on E[(u'a)^(2 power)] for a direction u and a unit vector a, as a multiple of its value for a
+        standard normal u; `power` is at least 2, and the multiple is 1 unless `rank` is finite."""
         if math.isinf(self.rank):
             return 1.0
-        half = self.rank / 2
+        half = self.rank / 2  # The factor is E[X^power] for X ~ chi^2_rank/rank.
         return math.exp(math.lgamma(half + power) - math.lgamma(half) - power * math.log(half))
 
 
 LAWS: Registry[SharpLaw] = Registry("direction")
-"""The direction laws that the sharpened theorem covers, by name: those of `sphere.DIRECTIONS`, and `frame`, K
-directions orthogonal to each other."""
+"""The distributions of directions that the theorem of `certificate` covers, by name: "sphere", "gaussian",
+"rademacher", "frame" (K directions orthogonal to each other) and "low-rank:RANK"."""
 
 
 def known_direction(direction: str) -> str:
-    """Return the name of a direction law in its usual form, such as low-rank for low-rank:1.
-
-    Known are sphere, gaussian, rademacher, frame, low-rank:RANK (low-rank is rank 1), and laws that users registered;
-    ValueError is raised for any other name."""
+    """Check the name of a distribution of directions, and return its usual form: "low-rank" for "low-rank:1", and other
+    names unchanged. Raises ValueError unless it is "sphere", "gaussian", "rademacher", "frame", "low-rank",
+    "low-rank:RANK" or a name that a user registered in `sphere.DIRECTIONS` or `LAWS`."""
     if isinstance(direction, str) and (direction in LAWS or direction in DIRECTIONS):
         return direction
     family = direction.partition(":")[0] if isinstance(direction, str) else direction
@@ -122,11 +119,9 @@ def known_direction(direction: str) -> str:
 
 
 def law_of(direction: str) -> SharpLaw:
-    """Return the direction law named `direction`, with the functions that the sharpened theorem (proof.md) needs of it:
-    "sphere", "gaussian", "rademacher", "frame", or "low-rank:RANK" with RANK from 1 to 64.
+    """Return the distribution of directions with a given name, such as "sphere" or "low-rank:4", and its bounds.
 
-    Raises ValueError for an unknown name, and PreconditionError for a law that a user added to `sphere.DIRECTIONS`
-    only.
+    Raises ValueError if the name is unknown, and PreconditionError if it is in `sphere.DIRECTIONS` but not in `LAWS`.
     """
     name = known_direction(direction)
     if name in LAWS or name.partition(":")[0] in LAWS.families:
@@ -144,22 +139,22 @@ def constants(
     directions_per_step: int = 1,
     layer_rank: float | None = None,
 ) -> Constants:
-    """Return the constants of the sharpened theorem (proof.md) at clips c = C/(L sqrt(K)), if no sample's gradient is
-    longer than L.
+    """Return the `Constants` for a problem in which no sample's gradient is longer than L.
 
     Args:
-        clip: c > 0, a number or an array, for the clip C of the norm of a sample's K differences.
-        d: dimension.
-        r: effective rank, 1 <= r <= d, of the matrix H that bounds the mean loss's Hessian: tr(H) <= r ||H||.
-        direction: the name of a law that `law_of` knows, such as "sphere", "frame" or "low-rank:4".
-        sample_rank: r_s in [1, d] (`Problem.sample_rank`); None is r_s = d. A smaller r_s makes only `smooth_first` and
-            `smooth_second` smaller.
-        directions_per_step: K >= 1, at most d for a frame.
-        layer_rank: `Problem.layer_rank`, which matters only for directions of low rank; None assumes nothing.
+        clip: one or several numbers c = C/(L sqrt(K)) > 0, where C clips the norm of a sample's K finite differences.
+        d: the dimension.
+        r: the effective rank, in [1, d]: a matrix that bounds the mean loss's Hessian from both sides has trace at most
+            r times its norm.
+        direction: the name of the distribution of the directions, such as "sphere", "frame" or "low-rank:4".
+        sample_rank: `Problem.sample_rank`, in [1, d]; None stands for d. It has an effect on `smooth_first` and
+            `smooth_second` only.
+        directions_per_step: K >= 1; at most d for "frame".
+        layer_rank: `Problem.layer_rank`, which has an effect for directions of low rank only; None if not assumed.
 
     Raises:
-        ValueError: an argument outside its range.
-        PreconditionError: a direction law that the theorem does not cover; more directions than a frame has.
+        ValueError: an argument is outside its range.
+        PreconditionError: the theorem does not cover the distribution, or a "frame" has fewer than K directions.
     """
     c = check.real_array("clip", clip, above=0)
     d = check.integer("d", d)
@@ -184,7 +179,7 @@ def _line(c: Array, beta: Array, lower: Projection) -> dict[str, Array]:
     # The constants `kept` and `bias` at the clips c, of a line kept h - bias that is at most m(h) for -1 <= h <= 1. v
     # is ||U'a||/sqrt(K) for a unit vector a and K directions U; m(h) = E[min(h v, c) v] is what clipping keeps of a
     # gradient of length h >= 0, in units of L, and m(-h) = -m(h). `beta` has upper bounds on E[(v - c)_+ v], so that
-    # m(1) >= 1 - beta. Under the law `lower` v^2 is less spread out, in convex order; as min(h v, c) v is concave in
+    # m(1) >= 1 - beta. Under `lower` v^2 is less spread out, in convex order; as min(h v, c) v is concave in
     # v^2, the m of `lower` is at least the true m for h >= 0, and at most the true m for h < 0.
     # For h >= 0 m is concave, so that the line kept h - bias is below m if it is so at h = 0 and h = 1. For h < 0 the m
     # of `lower` is convex and at most the true m, so that every tangent of it is below both. For any c' >= c, and M_1 =
@@ -207,22 +202,20 @@ def _line(c: Array, beta: Array, lower: Projection) -> dict[str, Array]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Invariant:
-    """Constants of the sharpened theorem for K directions U whose law is invariant under rotations, E[u u'] = I.
+    """Bounds for K directions whose distribution is invariant under rotations, from which `Constants` are computed.
 
-    v is the length of y = U'a/sqrt(K) for a unit vector a. The constants hold for every H, 0 <= H <= I, tr(H) <= r.
+    U is the (d, K) matrix of the directions u, E[u u'] = I; a and e are orthogonal unit vectors, and v =
+    ||U'a||/sqrt(K). H is any matrix with 0 <= H <= I and trace(H) <= r.
 
     Attributes:
         r: the effective rank, at least 1.
-        across: p0 and q0: for a unit vector e orthogonal to a and a vector phi along y, the mean of (phi'U'e)^2 for a
-            given y is at most K (p0 - q0 v^2) |phi|^2.
-        spread2: an upper bound on E[(U'a)'U'HU(U'a)]/K^2, the second moment of a step that clips nothing.
-        upper, lower: laws that bound the law of v: the mean of a function that is convex in v^2 is at most its mean
-            under `upper` and at least its mean under `lower`.
-        slack: zeta >= 0, 0 if `across` is exact: the bound on that second moment which follows from `across`, the mean
-            of v^2 (v^2 + (r-1)(p0 - q0 v^2)), is spread2 + 2 (r-1) zeta. Bounds on what clipping removes allow for it.
-        smooth_first, smooth_second: for finite differences with smoothing 2 e, which change the mean clipped vector of
-            a step's K differences by w: E|w'U'g|/K <= e smooth_first |g| for the mean gradient g, and E[w'U'HU w]/K^2
-            <= (e smooth_second)^2.
+        across: numbers p0 and q0 such that, for a vector w in R^K along U'a, the mean of (w'U'e)^2 for a given v is at
+            most K (p0 - q0 v^2) ||w||^2.
+        spread2: an upper bound on E[(U'a)'U'HU(U'a)]/K^2.
+        upper, lower: two distributions of v. The mean of every function that is convex in v^2 is at most its mean under
+            `upper`, and at least its mean under `lower`.
+        smooth_first, smooth_second: the fields of `Constants` with these names.
+        slack: how far E[v^2 (v^2 + (r - 1)(p0 - q0 v^2))] is above spread2, divided by 2 (r - 1).
     """
 
     r: float
@@ -314,18 +307,8 @@ def _gaussian(d: int, r: float, k: int) -> _Invariant:
 
 
 def _signs(c: Array, d: int, r: float, k: int, layer_rank: float | None, rank: float) -> Constants:
-    """Return the sharpened theorem's constants for random signs, or for directions of low rank (sums of products of
-    such signs).
-
-    Args:
-        c: the clips C/(L sqrt(K)), where C clips the norm of a sample's K differences and L bounds gradients.
-        d: the dimension.
-        r: the effective rank.
-        k: K, the number of directions in a step.
-        layer_rank: that the Hessian's block of each weight matrix is a Kronecker product of some A and B with
-            tr(A)/||A|| + tr(B)/||B|| at most this; None for no such assumption. For random signs it has no effect.
-        rank: rho, the number of products in a direction of low rank; infinite for random signs.
-    """
+    # The `Constants` for random signs (rank infinite) and for directions of low rank, sums of `rank` products of random
+    # signs. c, d, r, k and layer_rank are the arguments of `SharpLaw.constants`.
     second = 1 + 2 / rank  # Fourth moments of a direction are at most this number times those of a Gaussian one.
     lost = removed(c, Projection(k, math.inf) if math.isinf(rank) else Products(k, int(rank)))
     crossed = min(1.5 * (r + 1), r + 2.25, math.inf if layer_rank is None else layer_rank + 1)
@@ -355,14 +338,14 @@ def _gaussian_curvature(d: int, s: float) -> tuple[float, float]:
 
 
 def _sphere_curvature(d: int, s: float) -> tuple[float, float]:
-    # A Gaussian direction is one on the sphere times an independent length, so its moments are divided by the length's.
+    # A Gaussian direction is one on the sphere times an independent length, so its moments are divided by the length's
     share = d / (d + 2)
     return share * s * (s + 2), share * d / (d + 4) * s * (s + 2) * (s + 4)
 
 
 @lru_cache
 def _low_rank(text: str) -> SharpLaw:
-    # RANK of the law's name `low-rank:RANK`; an empty text is rank 1
+    # `text` is RANK in the name "low-rank:RANK"; an empty text stands for rank 1
     law = DIRECTIONS[f"low-rank:{text or 1}"]
     rho = law.rank
     second, third = 1 + 2 / rho, (1 + 2 / rho) * (1 + 4 / rho)
@@ -395,7 +378,7 @@ _register_rotation_invariant("sphere", _sphere, curvature=_sphere_curvature, lar
 _register_rotation_invariant(
     "gaussian", _gaussian, curvature=_gaussian_curvature, largest=lambda d, k: math.inf, fixed_norm=False
 )
-LAWS.register(  # the moments of random signs are at most those of the Gaussian law
+LAWS.register(  # moments of random signs are at most those of Gaussian directions
     SharpLaw(
         name="rademacher",
         constants=partial(_signs, rank=math.inf),

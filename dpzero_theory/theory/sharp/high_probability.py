@@ -1,19 +1,15 @@
-"""The sharpened theorem for one run: a bound on its mean of ||grad F_S(x_t)||^2 that fails with small probability.
+"""A bound on one run's mean of ||grad F_S(x_t)||^2 over its steps t that fails with a small probability.
 
-The theorem bounds the mean over runs, but a user makes only one run. Under the theorem's assumptions, with full batches
-and exact Gaussian noise, for every theta > 0 fixed before the run and every kappa in (0, kept], where kept is a field
-of `constants.Constants`, with probability at least 1 - delta
+F_S is the mean loss and x_t the weights after t of T steps. For runs that use all samples in every step, with exact
+Gaussian noise: for every theta > 0 and kappa in (0, kept] chosen before the run, with probability at least 1 - delta,
 
     (1/T) sum_t ||grad F_S(x_t)||^2
         <= (1/kappa) [ gap/(alpha T) + log(1/delta_2)/(theta alpha T) + max_{0 <= G <= L} (kappa G^2 - Psi_theta(G)) ].
 
-Psi_theta(G) is a lower bound on -(1/(theta alpha)) log E exp(-theta (F_S(x_t) - F_S(x_{t+1}))) at a point with ||grad
-F_S(x_t)|| = G, on the event that the step's directions are no longer than all but a share delta_1 of them; delta =
-delta_2 + T delta_1. Psi has the theorem's q G^2 - p G - ..., less what the exponential moment of noise and directions
-adds, of which theta alpha sigma^2 G^2/(2 K) is the largest part. The maximum is over G because a run may spend its
-gradient in a few large steps, whose directions then average less. Where steps are many this costs little.
-
-Statement and proof: dpzero_theory/theory/sharp/proof.md, section 10, and section 15 for directions of low rank.
+Here alpha is the step size, gap, L and kept are `Problem.gap`, `Problem.lipschitz` and `Constants.kept`, and delta =
+delta_2 + T delta_1. Psi_theta(G) is a lower bound on -(1/(theta alpha)) log E[exp(-theta (F_S(x_t) - F_S(x_{t+1})))
+1{A}] for ||grad F_S(x_t)|| = G, where A is the event that the step's directions are no longer than all but a share
+delta_1 of them. Proof: dpzero_theory/theory/sharp/proof.md, section 10, and section 15 for directions of low rank.
 """
 
 import math
@@ -31,15 +27,15 @@ from dpzero_theory.theory.sharp.certificate import certificate
 from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
 from dpzero_theory.theory.sharp.smallest import ScaledRun, Terms
 
-_SHARE = 0.01  # Of delta, the bound's probability to fail, this share is for steps whose directions are too long.
+_SHARE = 0.01  # This share of the bound's probability to fail is spent on steps whose directions are too long
 _MOMENTS = 64  # The highest moment by which `_longest_product` bounds projections on directions of low rank
 _GRADIENT_CELLS = 1000  # More cells of the gradient norm G make the bound smaller, and slower to compute.
+# The ends of the cells of G = ||grad F_S(x_t)||, in units of L. The maximum over G is bounded cell by cell, with each
+# term at the end of the cell where it is largest.
 _GRADIENT_LEVELS = np.concatenate([[0.0], np.geomspace(1e-7, 1.0, _GRADIENT_CELLS)])
-"""The ends of the cells of G = ||grad F_S(x_t)||, in units of L. The maximum over G is bounded cell by cell, with each
-term at the end of the cell where it is largest."""
+# The values that are tried for the theorem's free number kappa in (0, kept], divided by the constant `kept`; the bound
+# for one run holds for each of them.
 _SHARES_OF_KEPT = np.concatenate([np.geomspace(1e-3, 0.5, 40), np.linspace(0.5, 1.0, 101)[1:]])
-"""The values that are tried for the theorem's free number kappa in (0, kept], divided by the constant `kept`; the bound
-for one run holds for each of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +43,12 @@ class RunCertificate:
     """A bound that holds for one run with a stated probability.
 
     Attributes:
-        bound: the bound on the run's mean of ||grad F_S(x_t)||^2 over its steps t = 0, ..., T - 1.
+        bound: the bound on the mean of ||grad F_S(x_t)||^2 over the steps t of the run, where F_S is the mean loss and
+            x_t the weights after t steps.
         failure: the probability with which the bound may fail.
-        exponent: the theorem's free number theta (`certify_run`), in the unit of 1 over a loss; 0 if the bound comes
-            from Markov's inequality or is L^2.
-        vacuous: whether `bound` is at least L^2, the square of `Problem.lipschitz`, which no gradient exceeds.
+        exponent: the best value of the proof's free parameter theta (proof.md, section 10), in units of 1/loss; 0 if
+            the bound comes from Markov's inequality, or is `Problem.lipschitz` squared.
+        vacuous: True if `bound` is at least `Problem.lipschitz` squared, which no squared gradient exceeds.
     """
 
     bound: float
@@ -62,27 +59,27 @@ class RunCertificate:
 
 @dataclass(frozen=True, kw_only=True)
 class StepMoments:
-    """The quantities of a step from which E exp(theta times the change of the loss) is bounded, for theta > 0; units
-    are L = ell = 1.
+    """Numbers about one step of a run, from which `certify_run` bounds the exponential moment of the change of the mean
+    loss.
 
-    U = (u_1 .. u_K) are the step's directions, g the gradient of F_S, G its norm, and H, which bounds the Hessian of
-    F_S (-H <= Hess F_S <= H), has 0 <= H <= I and tr(H) <= r.
+    Units are such that `Problem.lipschitz` (L) and `Problem.smoothness` (ell) are 1. U is the (d, K) matrix of the
+    step's directions u, g the gradient of the mean loss, G its norm, and H a matrix with -H <= Hess F_S <= H, 0 <= H <=
+    I and trace(H) <= rank.
 
     Attributes:
         step_size: alpha.
-        directions: K, the number of directions a step.
-        clip: c = C/(L sqrt(K)), where C is the clip of the norm of a sample's K differences.
+        directions: K.
+        clip: C/sqrt(K), where C clips the norm of a sample's K finite differences.
         variance: sigma^2/K, where sigma is the standard deviation of the noise on each of the step's K averages.
-        rank: the effective rank r.
-        error: e = ell lambda/2, for finite differences with smoothing lambda.
-        at_rank: the constants of the theorem of `certificate` at effective rank r: bounds on what clipping does to a
-            step.
-        at_one: the same constants at r = 1, which are those for H = g g'/G^2.
-        overlong: delta_1, a bound on the probability that the directions U are too long for one of the next two bounds.
-        projection: gamma; ||U'g|| <= gamma sqrt(K) G unless the directions are too long.
-        trace: beta; tr(U'HU) <= beta K unless the directions are too long.
-        projection_variance: a bound on Var((u'a)^2) for a direction u and a unit vector a.
-        trace_variance: a bound on Var(u'Hu).
+        rank: `Problem.r`.
+        error: half the smoothing; 0 for difference "exact".
+        at_rank: the `Constants` at the effective rank `rank`.
+        at_one: the `Constants` at the effective rank 1.
+        overlong: an upper bound on the probability that U violates one of the next two inequalities.
+        projection: gamma in ||U'g|| <= gamma sqrt(K) G.
+        trace: beta in trace(U'HU) <= beta K.
+        projection_variance: an upper bound on Var((u'a)^2) for a direction u and a unit vector a.
+        trace_variance: an upper bound on Var(u'Hu) for a direction u.
     """
 
     step_size: float
@@ -100,21 +97,21 @@ class StepMoments:
     trace_variance: float
 
     def progress(self, problem: Problem, exponent: float) -> tuple[float, Array, Array]:
-        """Return the parts of kept G^2 - lost(G), a lower bound on how much a step of size alpha decreases the mean
-        loss F_S, divided by alpha.
+        """Return kept and lost(G), with which kept G^2 - lost(G) bounds from below how much a step decreases the mean
+        loss.
 
-        It bounds -(1/(theta alpha)) log E[exp(-theta (F_S(x_t) - F_S(x_{t+1}))) 1{U not too long}] from a point x_t
-        with ||grad F_S(x_t)|| = G; the mean is over the step's directions U and noise, and the indicator leaves out
-        directions that are too long (`overlong`).
+        F_S is the mean loss, and the step goes from x to y with ||grad F_S(x)|| = G. The decrease is measured by
+        -log(E[exp(-exponent (F_S(x) - F_S(y))) 1{A}])/(exponent alpha), where A is the event that the directions U
+        satisfy the inequalities of `projection` and `trace`. L is `Problem.lipschitz`, ell `Problem.smoothness` and
+        alpha the step size.
 
         Args:
             problem: the constants of the run.
-            exponent: theta > 0, in units of ell/L^2.
+            exponent: a number > 0, in units of ell/L^2.
 
         Returns:
-            The constant kept, the values of G at which lost is computed (0, and 1,000 numbers with equal ratios from
-            1e-7 to 1, the steepest gradient), and lost at each of them, in units where L = ell = 1. lost(G) rises with
-            G, and is infinite where no bound is proved.
+            kept; the values of G for which lost is computed, shape (1001,), in units of L; and lost(G), shape (1001,),
+            in units of L^2. lost rises with G, and is infinite where no bound is proved.
         """
         a, c, e, beta, gamma = self.step_size, self.clip, self.error, self.trace, self.projection
         g, k, directions = _GRADIENT_LEVELS, self.at_rank, self.directions
@@ -149,19 +146,16 @@ class StepMoments:
 
 
 def step_moments(problem: Problem, *, failure: float, **run: Unpack[Run]) -> StepMoments:
-    """Return the properties of one step, such as bounds on how long its directions are, from which `certify_run` bounds
-    E exp(theta times a step's change of the loss), theta > 0.
+    """Return the numbers about one step from which `certify_run` computes its bound.
 
     Args:
-        problem: the constants, with `lipschitz`, a bound on the norm of every sample's gradient.
-        failure: delta in (0, 1), the probability with which the bound on the whole run may fail; of it 0.01 delta/T is
-            spent on each step's directions being too long (`overlong`).
-        run: the parameters of the run, the entries of `Run`.
+        problem: the constants, with `lipschitz`.
+        failure: the probability in (0, 1) with which the bound on the whole run may fail.
+        run: the parameters of the run, the keys of `Run`.
 
     Raises:
-        ValueError: an argument outside its range.
-        PreconditionError: a problem with `gradient_moment` or `mean_excess` in place of `lipschitz`; a direction law or
-            a number of directions that the theorem does not cover.
+        ValueError: an argument is outside its range.
+        PreconditionError: the problem has no `lipschitz`, or the theorem does not cover the directions.
     """
     p, at = problem, ScaledRun.of(problem, **run)
     p.require_lipschitz("the bound for a single run")
@@ -192,20 +186,21 @@ def step_moments(problem: Problem, *, failure: float, **run: Unpack[Run]) -> Ste
 
 
 def certify_run(problem: Problem, *, failure: float, **run: Unpack[Run]) -> RunCertificate:
-    """Return a bound on one run's mean of ||grad F_S(x_t)||^2 that fails with probability at most `failure`.
+    """Return a bound on one run's mean of ||grad F_S(x_t)||^2 over its steps t that fails with probability at most
+    `failure`.
 
-    It is the smallest of three: the theorem's bound over a grid, fixed by the parameters, of its two free numbers theta
-    > 0 and kappa in (0, `Constants.kept`]; the bound of `certificate` on the mean over runs, divided by `failure`
-    (Markov's inequality); and L^2, which no squared gradient exceeds.
+    F_S is the mean loss and x_t the weights after t steps. The bound is the smallest of three: the theorem's (see the
+    module's text) at the best theta and kappa of a grid; the bound of `certificate` on the expectation, divided by
+    `failure` (Markov's inequality); and `Problem.lipschitz` squared.
 
     Args:
-        problem: the constants.
-        failure: delta, 1e-100 <= delta < 1, a probability over the run's directions and noise.
-        run: the parameters of the run, the entries of `Run`; noise_std = 0 is allowed.
+        problem: the constants, with `lipschitz`.
+        failure: a probability in [1e-100, 1) over the run's directions and noise.
+        run: the parameters of the run, the keys of `Run`; noise_std = 0 is allowed.
 
     Raises:
-        ValueError: an argument outside its range.
-        PreconditionError: a problem without `lipschitz`, or directions that the theorem does not cover.
+        ValueError: an argument is outside its range.
+        PreconditionError: the problem has no `lipschitz`, or the theorem does not cover the directions.
     """
     p = problem
     delta = check.real("failure", failure, at_least=1e-100, below=1)
@@ -243,28 +238,27 @@ def _longest(degrees: float, chance: float) -> float:
 
 
 def _longest_product(moment: Callable[[float], float], directions: int, chance: float) -> float:
-    """Return a number x with P(v^2 > x) <= `chance`. v is the length of the projections of a unit vector on K =
-    `directions` directions of low rank rho (sums of rho products of random signs), divided by sqrt(K). `moment` is the
-    function j -> E[X^j] for X ~ chi^2_rho/rho."""
-    # The least of Markov's bounds by E[v^(2j)] <= E[S^j] with S of `product_moments`, which holds for j >= 2
+    # A number x with P(v^2 > x) <= `chance`, where v is the length of a unit vector's projection on K directions of low
+    # rank, over sqrt(K): the least of Markov's bounds by E[v^(2j)] <= E[S^j], j >= 2, with S of `product_moments`.
     found = (product_moments(moment, directions) - math.log(chance)) / np.arange(1, _MOMENTS + 1)
     return math.exp(float(found[1:].min())) * (1 + 1e-9)  # The factor is more than all rounding errors.
 
 
 def product_moments(moment: Callable[[float], float], directions: int) -> Array:
-    """Return log E[S^j] for j = 1, ..., 64, shape (64,), with S the mean of K independent products X Z^2.
+    """Return log E[S^j] for j = 1, ..., 64, shape (64,), where S is the mean of K independent products X Z^2.
 
-    For j >= 2, E[S^j] bounds E[v^(2j)], where v is the length of a unit vector's projection on K directions of low
-    rank, over sqrt(K) (proof.md, section 15).
+    Z is standard normal, and X is independent of Z. For j >= 2, E[S^j] bounds E[v^(2j)], where v sqrt(K) is the length
+    of a unit vector's projection on K directions of low rank (proof.md, section 15).
 
     Args:
-        moment: the function j -> E[X^j] for X ~ chi^2_rho/rho and rank rho; Z ~ N(0, 1) is independent of X.
+        moment: a function of j that returns E[X^j]. For the rank rho, X has the chi-squared distribution with rho
+            degrees of freedom, divided by rho.
         directions: K.
     """
     order = range(_MOMENTS + 1)
     factorials = np.array([math.lgamma(j + 1) for j in order])
     logs = [math.log(moment(j)) + math.lgamma(j + 0.5) - math.lgamma(0.5) + j * math.log(2 / directions) for j in order]
-    # The E[S^j]/j! of a sum S of independent terms are the convolution of the terms' own; none cancel, being positive
+    # For a sum S of independent terms, the sequence E[S^j]/j! is the convolution of the sequences of the terms
     term, total, left = np.exp(logs - factorials), np.eye(1, len(order))[0], directions
     while left:
         total = np.convolve(total, term)[: len(order)] if left % 2 else total

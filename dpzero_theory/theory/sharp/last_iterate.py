@@ -1,15 +1,15 @@
-"""The sharpened one-step inequality under the PL inequality: a certificate for the last iterate of Algorithm 2.
+"""A proved bound on the mean loss after the last step of DPZero (Algorithm 2 of the paper), under the PL inequality.
 
-With q and p of `certificate`, mu of the PL inequality and M = (L excess + e nu_2)^2, for every y > 0 with rho = 1 - 2
-mu alpha (q - p/(2 y)) in [0, 1),
+F_S is the mean loss, F_S^* its infimum, x_t the weights after t of T steps, alpha the step size, ell, r, gap and mu the
+fields `smoothness`, `r`, `gap` and `pl` of the problem, and sigma the standard deviation of the noise on each of a
+step's K averages. With q, p, L, excess, e and nu_2 of the module `certificate` and m = (L excess + e nu_2)^2, for every
+y > 0 with rho = 1 - 2 mu alpha (q - p/(2 y)) in [0, 1),
 
-    E[F_S(x_T) - F_S^*] <= rho^T gap + (alpha/2) (p y + alpha ell M + alpha ell r sigma^2/K) (1 - rho^T)/(1 - rho),
+    E[F_S(x_T) - F_S^*] <= rho^T gap + (alpha/2) (p y + alpha ell m + alpha ell r sigma^2/K) (1 - rho^T)/(1 - rho).
 
-and E||grad F_S(x_T)||^2 is at most 2 ell times the right side. Proof: dpzero_theory/theory/sharp/proof.md, section 8.
-
-L-Lipschitz losses and the PL inequality hold together on all of R^d only for constant F_S: they give F_S - F_S^* <=
-L^2/(2 mu), while gradient ascent makes F_S - F_S^* grow exponentially. The proof uses both at the iterates alone. So
-they need to hold on a set Omega only, and the left side is then E[(F_S(x_T) - F_S^*) 1{x_0, ..., x_(T-1) in Omega}].
+The assumptions need to hold on a set Omega only; the left side is then E[(F_S(x_T) - F_S^*) 1{x_0, ..., x_(T-1) in
+Omega}]. On all of R^d, losses can be Lipschitz and satisfy the PL inequality only if F_S is constant. Proof:
+dpzero_theory/theory/sharp/proof.md, section 8.
 """
 
 import bisect
@@ -42,23 +42,23 @@ from dpzero_theory.theory.sharp.smallest import (
     constants_of,
 )
 
-_TRIED = np.geomspace(1e-6, 10.0, 300)  # The values of the theorem's free y > 0 that are tried, in units of L
+_TRIED = np.geomspace(1e-6, 10.0, 300)  # The values of the module's free y > 0 that are tried, in units of L
 
 
 def certify_last_iterate(problem: Problem, **run: Unpack[Run]) -> float:
-    """Return the bound on E[F_S(x_T) - F_S^*], the suboptimality of the last iterate, at given parameters.
+    """Return a proved bound on E[F_S(x_T) - F_S^*] for a run with given parameters.
 
-    In this mean a run counts as 0 if one of x_0, ..., x_{T-1} is outside the set on which the assumptions hold. The
-    theorem has a free number y > 0; the bound is the smallest one over a grid of y. It is infinite if no y of the grid
-    has a one-step contraction factor in (0, 1).
+    F_S is the mean loss, F_S^* its infimum and x_T the weights after the last step. In the expectation a run counts as
+    0 if it leaves the set on which the problem's constants hold, before step T. The bound is infinite if the theorem
+    gives none.
 
     Args:
         problem: the constants, with `pl`.
-        run: the parameters of the run, the entries of `Run`; noise_std = 0 is allowed.
+        run: the parameters of the run, the keys of `Run`; noise_std = 0 is allowed.
 
     Raises:
-        ValueError: an argument outside its range.
-        PreconditionError: the problem has no `pl`; a law or number of directions that the theorem does not cover.
+        ValueError: an argument is outside its range.
+        PreconditionError: the problem has no `pl`, or the theorem does not cover the directions.
     """
     p, at = problem, ScaledRun.of(problem, **run)
     values = _bound(
@@ -75,24 +75,23 @@ def certify_last_iterate(problem: Problem, **run: Unpack[Run]) -> float:
 def prescribe_last_iterate(
     problem: Problem, gdp: float, *, relation: str = "replace-one", **options: Unpack[SearchOptions]
 ) -> Prescription:
-    """Return the full-batch parameters with the smallest bound on E[F_S(x_T) - F_S^*] at mu-GDP ('corollary-3-sharp').
+    """Return the parameters with the smallest bound of `certify_last_iterate`, for a run that uses all samples in every
+    step.
 
-    The clip C and the product alpha T with the step size alpha come from a grid. T is the largest number of steps that
-    the caps in `options` allow; without a cap T is the smallest power of two whose bound is within 5% of the bound at
-    2^48 steps. In the mean a run counts as 0 if one of x_0, ..., x_{T-1} is outside a set on which the losses are
-    L-Lipschitz and the PL inequality holds; both hold everywhere only for a constant F_S.
+    The prescription's id is "corollary-3-sharp". The number of steps T is the largest that the limits `max_steps`,
+    `max_evaluations` and `max_points` allow; without a limit it is the smallest power of two whose bound is at most 5%
+    above the bound for 2^48 steps.
 
     Args:
         problem: the constants, with `pl`.
-        gdp: mu > 0 of the whole run.
-        relation: the neighbouring relation, a `privacy.relation.Relation` (which is a str) or its name.
-        options: what the search may choose from, the entries of `SearchOptions`; K, the number of directions in a step,
-            is 1 unless `directions_per_step` is another number, or "best" to search for it.
+        gdp: the mu of Gaussian DP that the whole run is to have, in [1e-50, 1e50].
+        relation: the neighbouring relation, "replace-one", "add-remove" or "zero-out".
+        options: keywords of `SearchOptions`, which limit the parameters.
 
     Raises:
-        ValueError: an argument outside its range.
-        PreconditionError: the problem has no `pl`; a cap that allows no step; a direction law or K that this package's
-            theorem (theory/sharp/proof.md) does not cover; no step size with a finite bound within the cap on T.
+        ValueError: an argument is outside its range.
+        PreconditionError: the problem has no `pl`, the limits allow no step, the theorem does not cover the directions,
+            or no step size has a finite bound within the limits.
     """
     p, free = problem, Search(**options)
     pl, direction = p.smoothness / p.condition_number, free.direction
@@ -165,8 +164,8 @@ class _LastIterateBound:
     # The bound on E[F_S(x_T) - F_S^*] as a function of c = C/(L sqrt(K)) for the clip C, and of the exponent 2 mu alpha
     # T for T steps of size alpha
     problem: Problem  # has `pl`, which is mu
-    unit: float  # sigma/(C sqrt(T)), where sigma is the standard deviation of the noise
-    direction: str  # the name of the law of the directions
+    unit: float  # sigma/(C sqrt(T)) for T steps with clip C, where sigma is the standard deviation of the noise
+    direction: str  # the name of the distribution of the directions
     directions: int  # K, the number of directions in a step
 
     def parameters(self, clip: Array, exponent: Array, steps: int) -> tuple[Array, Array]:

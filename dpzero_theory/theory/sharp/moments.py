@@ -1,7 +1,9 @@
-"""The constants of the sharpened theorem for whichever bound on the samples' gradients a problem has.
+"""The numbers by which clipping enters the theorem of `certificate`, if only a mean over samples of gradient norms is
+bounded.
 
-The module `constants` has them if every sample's gradient g_i has norm at most L. Nobody knows L, and it is a maximum,
-which cannot be measured. `without_lipschitz` has them for a bound, along the run, on a mean over samples, written <.>:
+They replace those of the module `constants`, which are for samples' gradients that all have norm at most L. In the
+following g_i is the gradient of sample i, C the clip of the norm of a sample's K finite differences, <.> a mean over
+samples, and kept, bias, excess, quadratic, cross, spread and sampled are fields of `constants.Constants`:
 
     moment        <|g_i|^m> <= A^m for some m >= 2 (`Problem.gradient_moment`). With c = C/(A sqrt(K)),
                   kept = 1, bias = b_m/c^(m-1), excess = w_m/c^(m-1), quadratic = spread^2, cross = spread excess,
@@ -9,10 +11,9 @@ which cannot be measured. `without_lipschitz` has them for a bound, along the ru
     mean excess   <(|g_i| - t)_+> <= s t (`Problem.mean_excess`). With c = C/(t sqrt(K)), the constants of `constants`,
                   in which bias, cross, excess and sampled grow by multiples of s.
 
-Gradients are in units of A or t. For the part phi that clipping to norm x sqrt(K) removes from U'a, a being a unit
-vector and U the K directions, beta(x) is E[phi'U'a]/K, and omega(x)^2 bounds E[phi'U'HU phi]/K^2 for every matrix H
-with 0 <= H <= I and tr(H) <= r. As K grows, beta(x) tends to (1 - x)_+, so b_2 tends to 1/4 and b_4 to 27/256.
-Statement and proof: dpzero_theory/theory/sharp/proof.md, "No Lipschitz constant".
+Let clipping to norm x sqrt(K) remove phi from U'a, where a is a unit vector and U the K directions. Then beta(x) is
+E[phi'U'a]/K, and omega(x)^2 bounds E[phi'U'HU phi]/K^2 for every matrix H with 0 <= H <= I and trace(H) <= r. Statement
+and proof: dpzero_theory/theory/sharp/proof.md, "No Lipschitz constant".
 """
 
 import functools
@@ -26,26 +27,27 @@ from dpzero_theory.check import Array
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.constants import Constants, law_of
 
+# The suprema b_m and w_m of the module's docstring are sought over clips x in this range. Below it beta(x) and omega(x)
+# are what they are at x = 0, up to rounding; above it they are below e^-50 and fall.
 _SMALLEST, _LARGEST = 1e-6, 15.0
-"""The range of clips x over which the suprema b_m and w_m of the module's docstring are sought. Below it beta(x) and
-omega(x) are what they are at x = 0, up to rounding; above it they are below e^-50 and fall."""
+# A supremum is sought on 96 cells of x. Then, two times, each cell that may hold the largest value is divided into 16
+# parts. The upper bound that is returned exceeds the supremum by less than (m - 1)/3000 of it.
 _CELLS, _PARTS, _ROUNDS = 96, 16, 3
-"""A supremum is sought on 96 cells of x. Then, two times, each cell that may hold the largest value is divided into 16
-parts. The upper bound that is returned exceeds the supremum by less than (m - 1)/3000 of it."""
 
 
 def without_lipschitz(k: Constants, c: Array, p: Problem, direction: str, directions: int) -> Constants:
-    """Return the sharpened theorem's constants for a problem that bounds, in place of the largest norm of a sample's
-    gradient, the mean over samples of that norm to a power m, or of how far it exceeds a threshold t. Constants that
-    depend on the clip have an entry for each.
+    """Return the theorem's `Constants` for a problem with `gradient_moment` or `mean_excess` in place of `lipschitz`.
 
     Args:
-        k: the constants that hold if no gradient has a norm above `Problem.gradient_unit`, at the clips c.
-        c: clips of one direction's difference, in the unit `Problem.gradient_unit`: C/sqrt(K) over that unit, where C
-            is the clip of a sample's K differences together. Shape (clips,), each > 0.
-        p: the problem, with `gradient_moment` or `mean_excess`.
-        direction: the name of the law of the directions, such as "sphere".
+        k: the constants for samples' gradients that all have norm at most `Problem.gradient_unit`, at the clips `c`.
+        c: clips C/(A sqrt(K)) > 0, shape (clips,), where C clips the norm of a sample's K finite differences and A is
+            `Problem.gradient_unit`.
+        p: the problem.
+        direction: the name of the distribution of the directions, such as "sphere".
         directions: K >= 1, the number of directions in a step.
+
+    Returns:
+        The constants; arrays have one entry for each clip.
     """
     if p.gradient_moment is not None:
         return _by_moment(k, c, p, direction, directions)
@@ -85,10 +87,7 @@ def _by_excess(k: Constants, c: Array, r: float, share: float) -> Constants:
 
 @functools.lru_cache(maxsize=4096)
 def _suprema(d: int, r: float, direction: str, directions: int, power: float) -> tuple[float, float]:
-    """Return upper bounds on the suprema over x > 0 of x^(m-1) beta(x) and of x^(m-1) omega(x), with m = `power`. For
-    the part phi that clipping to norm x sqrt(K) removes from U'a, a being a unit vector in R^d and U K = `directions`
-    directions of the law named `direction`, beta(x) is E[phi'U'a]/K, and omega(x)^2 bounds E[phi'U'HU phi]/K^2 for
-    every matrix H with 0 <= H <= I and trace at most r, the effective rank."""
+    # Upper bounds on b_m and w_m of the module's docstring, for m = `power`
     law = law_of(direction)
     # Random signs have closed forms, since (v - x)_+ x^(m-1) <= kappa v^m with kappa = (m-1)^(m-1)/m^m.
     if law.removed is None:

@@ -1,12 +1,13 @@
-"""The law that bounds the projection of a unit vector on K directions of low rank; proof.md, section 15.
+"""Bounds on the length of a unit vector's projection on K random directions of low rank.
 
-A direction of rank rho is rho^(-1/2) sum_j a_j b_j^T, where a_j and b_j are random signs. Let v be the length of a unit
-vector's projection on K such directions over sqrt(K). For every block structure, m >= 3 and c >= 0
+A direction of rank rho is rho^(-1/2) sum_j a_j b_j^T, where a_j and b_j are vectors of random signs. Let v be the
+length of a unit vector's projection on K such directions over sqrt(K). For every shape of the weight matrices, m >= 3
+and c >= 0
 
     E(v - c)_+^m <= E(v_rho - c)_+^m,   v_rho^2 = (1/K) sum_k X_k Z_k^2,
 
-with independent Z_k ~ N(0, 1) and X_k ~ chi^2_rho/rho. A single X Z^2 is the square of a product of normals for rho =
-1, so tails are exponential; rho = infinity is chi_K/sqrt(K), the law for random signs.
+with independent standard normal Z_k and chi-squared X_k with rho degrees of freedom, divided by rho (proof.md, section
+15). For rho = infinity, v_rho is chi_K/sqrt(K), the bound for random signs.
 """
 
 import math
@@ -18,21 +19,18 @@ from scipy.special import erfc
 
 from dpzero_theory.check import Array
 
+# The spacing of the grid on which a distribution stands in for that of X Z^2, for K up to 256 and beyond. The one on
+# the grid has the same mean and is above the other in convex order. It adds at most the square of the spacing over 4 to
+# the variance, which is 2 to 8.
 _STEP, _COARSE = 1 / 32, 1 / 4
-"""The spacing of the grid on which a law stands in for the law of X Z^2, for K up to 256 and beyond.
-
-The law on the grid has the same mean and is above the other in convex order. It adds at most the square of the spacing
-over 4 to the variance, which is 2 to 8.
-"""
-_END = 2048.0  # The grid ends here, since X Z^2 is larger with a probability below e^-45.
+_END = 2048.0  # The grid's largest value; X Z^2 exceeds it with a probability below e^-45
 
 
 @lru_cache(maxsize=16)
 def _on_grid(rank: int, step: float) -> Array:
-    """Return probabilities of the values 0, step, 2 step, ..., 2048 that bound the law of X Z^2, where X ~
-    chi^2_rho/rho with rho = `rank`, and Z ~ N(0, 1). Means of convex functions of X Z^2 are at most those under this
-    law, but for values of X Z^2 above 2048, which are left out: the probabilities sum to 1 less that of such values,
-    which is below e^-45."""
+    # Probabilities of the values 0, step, 2 step, ..., 2048, with which means of convex functions of X Z^2 can only be
+    # larger, X ~ chi^2_rank/rank and Z ~ N(0, 1). Values of X Z^2 above 2048, of probability below e^-45, are left out.
+
     # The trapezoidal rule in log chi for X = chi^2/rho is exact to rounding, as the integrand is analytic.
     log_chi = np.arange(-40.0, 5.0, min(0.125, 0.25 / math.sqrt(rank)))
     log_mass = rank * log_chi - np.exp(2 * log_chi) / 2
@@ -43,7 +41,7 @@ def _on_grid(rank: int, step: float) -> Array:
     ends = step * np.arange(round(_END / step) + 1)
     above, part = np.zeros_like(ends), np.zeros_like(ends)
     for weight, scale in zip(mass, scales, strict=True):
-        # Where z > 40 the chance is 0 in float64, so that nothing need be added there.
+        # Where z > 40 the chance is 0 in float64, so that nothing is added there.
         some = slice(min(len(ends), math.ceil((40 * scale) ** 2 / step) + 1))
         z = np.sqrt(ends[some]) / scale
         chance = erfc(z / math.sqrt(2))
@@ -61,10 +59,9 @@ def _on_grid(rank: int, step: float) -> Array:
 
 @lru_cache(maxsize=16)
 def _sums(k: int, rank: int) -> tuple[Array, list[Array]]:
-    """Return (v, tails) for the root v of the mean of K = `k` independent products X Z^2, X ~ chi^2_rho/rho with rho =
-    `rank` and Z ~ N(0, 1), each moved to its two neighbours on a grid, so that means of convex functions can only grow.
-    `v` has the root's values, ascending. `tails` has an array for each m = 0, ..., 4: entry j is E[v^m 1{v >= value
-    j}], and one more entry, 0, is for beyond the last value."""
+    # Returns (v, tails) for the root of the mean of k independent products X Z^2 with the probabilities of `_on_grid`:
+    # v has its values, ascending, and tails[m][j] is E[v^m 1{v >= value j}], with one more entry, 0, for beyond the
+    # last value.
     step = _STEP if k <= 256 else _COARSE
     one = _on_grid(rank, step)
     if k == 1:
@@ -80,32 +77,34 @@ def _sums(k: int, rank: int) -> tuple[Array, list[Array]]:
 
 @dataclass(frozen=True)
 class Products:
-    """The law of v_rho, v_rho^2 = (1/K) sum_k X_k Z_k^2, with independent Z_k ~ N(0, 1) and X_k ~ chi^2_rho/rho.
+    """The distribution of v, where v^2 is the mean of K independent products X Z^2 of a chi-squared and a normal
+    number.
 
-    For the length v, over sqrt(K), of a unit vector's projection on K directions of rank rho, E(v - c)_+^m is at most
-    E(v_rho - c)_+^m for all m >= 3 and c >= 0. K is `directions`, and rho is `rank`.
+    Z is standard normal and X chi-squared with `rank` degrees of freedom, divided by `rank`. For the length w sqrt(K)
+    of a unit vector's projection on K directions of low rank, E(w - c)_+^m is at most E(v - c)_+^m for all m >= 3 and c
+    >= 0.
+
+    Attributes:
+        directions: K.
+        rank: the number of products of random signs in a direction of low rank.
     """
 
     directions: int
     rank: int
 
     def steepness(self, c: Array) -> Array:
-        """Return roughly the slope of -log of this law's density at each c > 0. It only chooses which free numbers
-        `signs.removed` tries, whose bounds hold for any of them."""
-        # A larger variance of v^2 makes the law flatter; `spread` is that variance over the variance for random signs.
+        """Return roughly the slope of minus this distribution's log density at each c > 0. `signs.removed` chooses the
+        values that it tries by this slope; no bound depends on its accuracy."""
+        # A larger variance of v^2 flattens the density; `spread` is that variance over the one for random signs.
         k, spread = self.directions, (3 * (1 + 2 / self.rank) - 1) / 2
         slope = np.minimum((k * c - (k - 1) / c) / spread, 0.85 * math.sqrt(self.rank * k))
         return np.maximum(slope, math.sqrt(k / math.sqrt(spread)))
 
     def excess(self, c: Array, *powers: tuple[int, int]) -> tuple[Array, ...]:
-        """Return upper bounds on E[(v_rho - c)_+^i] for the random number v_rho with this law.
+        """Return upper bounds on E[(v - c)_+^i] for v with this distribution and each c >= 0.
 
-        Args:
-            c: the values c >= 0.
-            powers: pairs (i, 0) with 1 <= i <= 4. The second entry is there because other laws have two powers.
-
-        Returns:
-            For each pair, in order, an array with an entry for each c.
+        The result has one array, of the shape of c, for each pair (i, 0) in `powers`, 1 <= i <= 4. The second entry of
+        a pair is there because `Projection.excess` takes two powers.
         """
         v, sums = _sums(self.directions, self.rank)
         first = np.searchsorted(v, c, side="right")

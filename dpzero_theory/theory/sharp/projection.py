@@ -1,12 +1,12 @@
-"""The law of v = ||U'a||/sqrt(K), the length of the projection of a unit vector a on K random directions U.
+"""The distribution of v = ||U'a||/sqrt(K), where a is a unit vector and U has K random directions as its columns.
 
-Clipping acts on this length; E[v^2] = 1. For each direction law v has a law of the following family, or a law that is
-bounded by laws of the family (`constants`). The family has a parameter D: take for U'a the first K coordinates of a
+Clipping shortens a vector of this length, and E[v^2] = 1. For a number D >= K, let U'a be the first K coordinates of a
 uniform vector on the sphere of squared radius D in R^D. Then
 
-    v^2 = (D/K) B,   B ~ Beta(K/2, (D - K)/2),
+    v^2 = (D/K) B,   B ~ Beta(K/2, (D - K)/2).
 
-and D = inf is chi_K/sqrt(K), the law for Gaussian directions. At D = K always v = 1.
+For D = inf, v is chi_K/sqrt(K), as for Gaussian directions; for D = K, v is 1. The module `constants` bounds v for
+other directions by these distributions.
 """
 
 import math
@@ -18,24 +18,25 @@ from scipy.special import betaincc, gammaincc
 
 from dpzero_theory.check import Array
 
+# Integrals over v end where the density has fallen to e^-60 of its largest value; what is left out is below rounding,
+# relative to the integral.
 _NEGLIGIBLE = 60.0
-"""Integrals over v end where the density has fallen to e^-60 of its largest value; what is left out is below rounding,
-relative to the integral."""
+# The dimension with which integrals are computed for D = infinity: in 64-bit floats the distribution is the same.
 _GAUSSIAN = 2.0**200
-"""The dimension with which integrals are computed for D = infinity: in 64-bit floats its law is the same."""
-_ON_BOTH_SIDES = np.polynomial.legendre.leggauss(96)  # They are for integrals over [-1, 1].
-_NODES, _WEIGHTS = (_ON_BOTH_SIDES[0] + 1) / 2, _ON_BOTH_SIDES[1] / 2  # These are for [0, 1].
+_ON_BOTH_SIDES = np.polynomial.legendre.leggauss(96)  # Nodes and weights of Gauss-Legendre quadrature on [-1, 1]
+_NODES, _WEIGHTS = (_ON_BOTH_SIDES[0] + 1) / 2, _ON_BOTH_SIDES[1] / 2  # The same on [0, 1]
 
 
 @dataclass(frozen=True)
 class Projection:
-    """The law of v, the length of a unit vector's projection on K directions over sqrt(K).
+    """The distribution of v = ||first K coordinates of a uniform vector on a sphere in R^D||/sqrt(K).
+
+    The sphere has squared radius D, so that E[v^2] = 1.
 
     Attributes:
         directions: K.
-        dimension: D in [K, inf]. v is the length of the first K coordinates of a uniform vector on the sphere of
-            squared radius D in R^D, over sqrt(K). D = d is the law for an orthogonal frame in R^d, and D = inf the law
-            for Gaussian directions.
+        dimension: D in [K, inf]. For D = d, v sqrt(K) is the length of a unit vector's projection on K orthogonal
+            directions of length sqrt(d) in R^d; for D = inf, on K standard normal directions.
     """
 
     directions: int
@@ -43,23 +44,24 @@ class Projection:
 
     @property
     def largest(self) -> float:
-        """The largest value of v, sqrt(D/K) for D = `dimension` and K = `directions`; infinite for D = inf."""
+        """The largest value that this distribution allows, sqrt(dimension/directions); it may be infinite."""
         return math.sqrt(self.dimension / self.directions)
 
     @cached_property
     def mean(self) -> float:
-        """E[v] for the length v, over sqrt(K), of a unit vector's projection on K directions; E[v^2] is 1."""
+        """The mean E[v] of a number v with this distribution."""
         return float(self.excess(np.zeros(1), (0, 1))[0][0])
 
     def steepness(self, c: Array) -> Array:
-        """Return roughly the slope of -log of this law's density at each c > 0, as if `dimension` were infinite. It
-        only chooses which free numbers `signs.removed` tries, whose bounds hold for any of them."""
+        """Return roughly the slope of minus this distribution's log density at each c > 0, as if `dimension` were
+        infinite. `signs.removed` chooses the values that it tries by this slope; no bound depends on its accuracy."""
         k = self.directions
         slope: Array = np.maximum(k * c - (k - 1) / c, math.sqrt(k))
         return slope
 
     def tails(self, c: Array) -> tuple[Array, Array]:
-        """Return E[v 1{v > c}] and E[v^2 1{v > c}], for the random number v with this law, at each c >= 0."""
+        """Return E[v 1{v > c}] and E[v^2 1{v > c}] for v with this distribution and each c >= 0, as two arrays of c's
+        shape."""
         k, d = self.directions, self.dimension
         if self.largest == 1:
             return (c < 1).astype(np.float64), (c < 1).astype(np.float64)
@@ -72,9 +74,10 @@ class Projection:
         return self.mean * first, second
 
     def excess(self, c: Array, *powers: tuple[int, int]) -> tuple[Array, ...]:
-        """Return E[(v - c)_+^i v^j], v being the random number with this law, for each c >= 0 and (i, j) in `powers`.
+        """Return E[(v - c)_+^i v^j] for v with this distribution and each c >= 0, with a relative error of about 1e-12.
 
-        The relative error is about 1e-12; in the far tail the values underflow gradually."""
+        The result has one array, of the shape of c, for each pair (i, j) of integers >= 0 in `powers`.
+        """
         if self.largest == 1:
             over = np.maximum(1 - c, 0)
             return tuple(over**i * (c < 1) for i, _ in powers)
@@ -84,14 +87,14 @@ class Projection:
 
     @cached_property
     def _total(self) -> float:
-        # Masses divided by this number are those of a law with E[v^2] = 1.
+        # Masses divided by this number are those of a distribution with E[v^2] = 1.
         _, v, mass = self._unscaled(np.zeros(1))
         return float(np.sum(mass * v**2))
 
     def _unscaled(self, c: Array) -> tuple[Array, Array, Array]:
-        """Return the nodes v of a quadrature of the part of this law above each entry of `c`, as v - c, v and their
-        masses, which all have a further axis, the last, for the nodes. The masses are the law's times one factor, the
-        same for every c."""
+        # Returns the nodes of a quadrature over v above each entry of c, as v - c and v, and their masses, with a last
+        # axis for the nodes. The masses are the probabilities times one factor, the same for every c.
+
         # Substituting v = sqrt(D/K) sin(x) makes the density sin(x)^(K-1) cos(x)^(D-K-1), smooth up to the end x =
         # pi/2. Its logarithm is concave with second derivative at most -(sqrt(K-1) + sqrt(D-K-1))^2, which says how far
         # from its mode, or beyond c, the density can matter.

@@ -1,19 +1,14 @@
-"""What clipping removes from random signs, bounded by moments of Gaussian directions.
+"""Bounds on what clipping removes from projections on vectors of random signs.
 
-The directions U = (u_1 .. u_K) are random signs. Let a and e be unit vectors, y = U'a, w = U'e, v = ||y||/sqrt(K), and
-c > 0 a clip. Clipping y to norm c sqrt(K) removes phi(y) = y (1 - c sqrt(K)/||y||)_+ from it. The law of v depends on
-a, but for m = 3 and 4 and every c >= 0
+U is a (d, K) matrix whose columns are vectors of random signs, or sums of products of such vectors. Let a and e be unit
+vectors, y = U'a, w = U'e, v = ||y||/sqrt(K), and c > 0. Clipping y to norm c sqrt(K) removes phi(y) = y (1 - c
+sqrt(K)/||y||)_+ from y. The bounds follow from three inequalities: for m = 3 and 4, E(v - c)_+^m is at most its value
+for v = chi_K/sqrt(K) (`Projection`) or the distribution of `Products`; (x - c)_+^2 <= (4/(27 h)) (x - c + h)_+^3 for 0
+< h <= c; and, for every theta > 0,
 
-    E(v - c)_+^m <= E(v_inf - c)_+^m,   v_inf = chi_K/sqrt(K).
+    theta phi(y)'w <= (||y + theta w|| - c sqrt(K))_+^2/4.
 
-For directions that are products of random signs the same holds with the law of the module `products` for v_inf.
-
-The bounds of this module follow from that and from two inequalities between numbers. The first is (x - c)_+^2 <= (4/(27
-h)) (x - c + h)_+^3 for 0 < h <= c. The second is, for every theta > 0,
-
-    theta phi(y)'w <= (||y + theta w|| - c sqrt(K))_+^2/4,
-
-where y + theta w = U'(a + theta e) is again the projection of one vector. Proof: proof.md, section 6.
+Proof: dpzero_theory/theory/sharp/proof.md, section 6.
 """
 
 from dataclasses import dataclass
@@ -24,29 +19,30 @@ from dpzero_theory.check import Array
 from dpzero_theory.theory.sharp.products import Products
 from dpzero_theory.theory.sharp.projection import Projection
 
+# The bound of `removed` on E(v - c)_+^2 holds for every h > 0. It is computed for these, in units of 1/s (s is below),
+# and the best is taken.
 _APART = np.geomspace(0.36, 1.0, 6)
-"""The bound of `removed` on E(v - c)_+^2 holds for every h > 0. It is computed for these, in units of 1/s (s is below),
-and the best is taken."""
+# The h, in units of 1/s, and the theta, in units of 1/(c s), that are tried for E[phi(y)'w]. s is roughly the slope of
+# minus the log density of v at c.
 _APART_INNER, _THETAS_INNER = np.array([0.55, 0.75, 0.95]), np.array([0.5, 0.7, 0.9])
-"""The h, in units of 1/s, and the theta, in units of 1/(c s), that are tried for E[phi(y)'w]. s is the steepness of the
-law of v_inf at c, roughly the slope of -log of its density."""
+# The theta^2 in units of 1/(c s) that are tried for E[(phi(y)'w)^2], besides 2 (1 - c)/3.
 _SQUARES_ACROSS = np.geomspace(0.5, 1.6, 4)
-"""The theta^2 in units of 1/(c s) that are tried for E[(phi(y)'w)^2], besides 2 (1 - c)/3."""
 
 
 @dataclass(frozen=True)
 class Removed:
-    """Upper bounds on moments of phi(y), for all unit vectors a and e, at one or several clips c.
+    """Upper bounds on moments of what clipping removes, for all unit vectors a and e; arrays with one entry for each
+    clip c.
 
-    U are K vectors of random signs, y = U'a, w = U'e and v = ||y||/sqrt(K). phi(y) is what clipping y to norm c sqrt(K)
-    removes from y.
+    U is a (d, K) matrix whose columns are vectors of random signs, or sums of products of such vectors; y = U'a, w =
+    U'e, v = ||y||/sqrt(K), and phi is what clipping y to norm c sqrt(K) removes from y.
 
     Attributes:
-        second: the bound on E||phi(y)||^2/K = E(v - c)_+^2.
-        fourth: the bound on E||phi(y)||^4/K^2 = E(v - c)_+^4.
-        inner: the bound on E[phi(y)'w]/K.
-        along: the bound on E[(phi(y)'y)^2]/K^2 = E[(v - c)_+^2 v^2].
-        across: the bound on E[(phi(y)'w)^2]/K^2 for e orthogonal to a.
+        second: a bound on E||phi||^2/K = E(v - c)_+^2.
+        fourth: a bound on E||phi||^4/K^2 = E(v - c)_+^4.
+        inner: a bound on E[phi'w]/K.
+        along: a bound on E[(phi'y)^2]/K^2 = E[(v - c)_+^2 v^2].
+        across: a bound on E[(phi'w)^2]/K^2 for e orthogonal to a.
     """
 
     second: Array
@@ -57,12 +53,12 @@ class Removed:
 
 
 def removed(c: Array, law: Projection | Products) -> Removed:
-    """Return bounds on what clipping removes (`Removed`), for K vectors of random signs, or of products of them.
+    """Return the bounds `Removed` at given clips.
 
     Args:
-        c: the clips, > 0.
-        law: a law whose tail moments E(v - c)_+^m, m = 3 and 4, bound those of v, the length of a unit vector's
-            projection on the K vectors over sqrt(K): `Projection(K, inf)` for signs, and `Products` for products.
+        c: the clips > 0, shape (N,).
+        law: a distribution whose moments E(v - c)_+^3 and E(v - c)_+^4 are at least those of v: `Projection(K, inf)` if
+            the columns of U are random signs, `Products(K, rank)` if they are sums of products.
     """
     steepness = law.steepness(c)
     # The bounds hold for all h and theta; the best ones are these two numbers times factors near 1.
@@ -87,8 +83,8 @@ def removed(c: Array, law: Projection | Products) -> Removed:
 
 def _square(law: Projection | Products, length: Array | float, c: Array, apart: Array) -> Array:
     # An upper bound on E(length v - c)_+^2, where v = ||U'a||/sqrt(K) for a unit vector a and K directions U, random
-    # signs or products of them, whose tail moments E(v - x)_+^3 `law` bounds. The arguments broadcast.
-    # The bound is 4/(27 h) E(length v - c + h)_+^3 for any h in (0, c].
+    # signs or products of them, whose tail moments E(v - x)_+^3 `law` bounds. The arguments broadcast. The bound is
+    # 4/(27 h) E(length v - c + h)_+^3 for any h in (0, c].
     h = np.minimum(apart, c)
     bound: Array = 4 / (27 * h) * length**3 * law.excess((c - h) / length, (3, 0))[0]
     return bound

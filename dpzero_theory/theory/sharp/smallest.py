@@ -1,7 +1,7 @@
-"""The smallest bound of the sharpened theorem over its parameters, for `certificate.prescribe`.
+"""Searches for the step size, clip and numbers of steps and directions with the smallest bound of `certificate`.
 
-Gradients are in units of L, lengths in units of L/ell and losses in units of L^2/ell. The notation is that of
-`certificate`; y is the square root of the bound.
+Gradients are in units of `Problem.gradient_unit` (L), lengths in units of L/ell and losses in units of L^2/ell, where
+ell is `Problem.smoothness`.
 """
 
 import bisect
@@ -27,24 +27,24 @@ SMOOTHING_SHARE = 0.01  # The smoothing lambda is the largest that raises the bo
 STEPS_SHARE = 0.05  # Without a cap, T is the smallest number of steps whose bound is at most this share above the best
 SMALLEST_GDP, LARGEST_GDP = 1e-50, 1e50  # Float64 has no room for searches beyond this range of mu.
 _SMALLEST_CLIP, _LARGEST_CLIP = 0.02, 15.0  # The first grid has clips c = C/(L sqrt(K)) in this range.
+# The largest c = C/(L sqrt(K)) on the first grid if only a moment of gradients is bounded. Gradients may then be
+# arbitrarily long, and the best clip can be far larger.
 _LARGEST_OF_MOMENT = 1e6
-"""The largest c = C/(L sqrt(K)) on the first grid if only a moment of gradients is bounded. Gradients may then be
-arbitrarily long, and the best clip can be far larger."""
+# A larger clip c = C/(L sqrt(K)) is replaced by this one, which has the same effect: the length that is clipped exceeds
+# it never, or with a probability below exp(-10^19).
 _NEVER_CLIPS = 1e10
-"""A larger clip c = C/(L sqrt(K)) is replaced by this one, which has the same effect: the length that is clipped
-exceeds it never, or with a probability below exp(-10^19)."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """The coefficients of the sharpened theorem's inequality q y^2 - p y <= K, for y^2 = E||grad F_S(x_tau)||^2:
+    """Coefficients of the inequality q y^2 - p y <= M that bounds a run's root mean square gradient y.
 
-    q = kept - alpha quadratic/2, p = first + alpha second, K = gap/(alpha T) + alpha constant/2
-
-    for T steps of any size alpha. F_S is the mean loss, and tau is uniform on 0, ..., T - 1. `first` comes from what
-    clipping and smoothing take from a gradient, `quadratic`, `second` and `constant` from the curvature along a step,
-    its noise included. K is not the number of directions, L = ell = 1, and the fields are arrays of one shape with an
-    entry for each clip."""
+    For T steps of size alpha, q = kept - alpha quadratic/2, p = first + alpha second and M = gap/(alpha T) + alpha
+    constant/2, where gap is how far the mean loss is above its infimum at the start. y^2 is E||grad F_S(x_tau)||^2 for
+    the mean loss F_S and the weights x_tau after a uniformly random number of steps in 0, ..., T - 1. Units are such
+    that `Problem.gradient_unit` and `Problem.smoothness` are 1. The fields are arrays of one shape, with an entry for
+    each clip.
+    """
 
     kept: Array
     quadratic: Array
@@ -54,17 +54,15 @@ class Terms:
 
     @classmethod
     def of(cls, k: Constants, p: Problem, e: float, variance: Array | float, rate: float) -> Self:
-        """Make the coefficients kept, quadratic, first, second and constant of the sharpened theorem's inequality q y^2
-        - p y <= gap/(alpha T) + alpha constant/2, with q = kept - alpha quadratic/2 and p = first + alpha second, which
-        bounds y^2 = E||grad F_S(x_tau)||^2 over T steps of size alpha with given clips.
+        """Compute the five coefficients from the theorem's constants.
 
         Args:
-            k: what `constants_of` returns for the clips and the law of the directions.
+            k: what `constants_of` returns for the clips and the distribution of the directions.
             p: the problem, of which r and n are used.
-            e: ell lambda/2 in units of L, for the smoothing lambda.
-            variance: in units of L^2, sigma^2 over the number of directions, for noise of standard deviation sigma on
-                each number of a step; one number, or one for each clip.
-            rate: the Poisson sampling rate, 1 for full batches.
+            e: half the smoothing, times `Problem.smoothness`, divided by `Problem.gradient_unit`.
+            variance: sigma^2/(K L^2), where sigma is the standard deviation of the noise on each of a step's K averages
+                and L is `Problem.gradient_unit`; one number, or an array with one for each clip.
+            rate: the probability with which a sample is in a step's batch; 1 if every step uses all samples.
         """
         smooth = e * k.smooth_second
         with np.errstate(over="ignore"):
@@ -78,12 +76,13 @@ class Terms:
             )
 
     def root(self, gap_per_step: float, alpha: float) -> tuple[float, float, float, float]:
-        """Return the coefficients q, p and K of the theorem's inequality q y^2 - p y <= K, and its largest root y.
+        """Return (q, p, M, y) for one clip: the numbers of the inequality q y^2 - p y <= M, and the largest y that
+        satisfies it.
 
-        y, infinite if q <= 0, bounds the square root of E||grad F_S(x_tau)||^2, tau uniform on 0, ..., T - 1, in units
-        of L, the bound on samples' gradients; F_S is the mean loss. K is not the number of directions. All five fields
-        of this object must be arrays of one entry, for one clip. For T steps `gap_per_step` is (F_S(x_0) - inf F_S)/T,
-        in units of L^2/ell with the smoothness ell, and `alpha` is the step size, in units of 1/ell."""
+        All fields must be arrays of one entry. `gap_per_step` is `Problem.relative_gap` divided by the number of steps,
+        and `alpha` the step size times `Problem.smoothness`. y bounds the root of E||grad F_S(x_tau)||^2 in units of
+        `Problem.gradient_unit`; it is infinite if q <= 0.
+        """
         with np.errstate(over="ignore"):
             q = float((self.kept - alpha / 2 * self.quadratic).item())
             p = float((self.first + alpha * self.second).item())
@@ -92,11 +91,17 @@ class Terms:
 
 
 def constants_of(problem: Problem, clip: ArrayLike, direction: str, directions_per_step: int) -> Constants:
-    """Return the constants of a step at the clips c = C/(A sqrt(K)), for whichever bound on gradients the problem has.
+    """Return the theorem's `Constants` for a problem with any one of `lipschitz`, `gradient_moment` and `mean_excess`.
 
-    A is `Problem.gradient_unit`. `clip` is c > 0, a number or an array, `direction` the name of the law of the
-    directions and `directions_per_step` K. Raises ValueError for an argument outside its range, and PreconditionError
-    for a law or a K that the sharpened theorem (`certificate`) does not cover."""
+    Raises ValueError for an argument outside its range, and PreconditionError for directions that are not covered.
+
+    Args:
+        problem: the constants of the problem.
+        clip: one or several numbers C/(A sqrt(K)) > 0, where C clips the norm of a sample's K finite differences and A
+            is `Problem.gradient_unit`.
+        direction: the name of the distribution of the directions, such as "sphere".
+        directions_per_step: K >= 1.
+    """
     p = problem
     k = constants(clip, p.d, p.r, direction, p.sample_rank, directions_per_step, p.layer_rank)
     if not math.isinf(p.lipschitz):
@@ -105,13 +110,10 @@ def constants_of(problem: Problem, clip: ArrayLike, direction: str, directions_p
 
 
 def _smallest_root(terms: Terms, gap_per_step: float) -> Array:
-    """Return for each clip the root of the smallest bound on E||grad F_S(x_tau)||^2 over all step sizes, in units of L
-    and rounded up, where tau is a random one of a run's T steps. `terms` has the bound's coefficients at each clip;
-    `gap_per_step` is (F_S(x_0) - inf F_S)/T, in units of L^2/ell."""
-    # For fixed y the condition q y^2 - p y >= K is quadratic in the step size alpha (q, p and K, which
-    # is not the number of directions, are as in `Terms`). Some alpha meets it if and only if kept y - first >= sqrt(2
-    # (gap/T) Q(y))/y, where Q(y) = quadratic y^2 + 2 second y + constant. The left side rises in y and the right side
-    # falls, so that the least such y is found by bisection.
+    # Returns for each clip the root y of the smallest bound over all step sizes alpha, rounded up. For fixed y the
+    # condition q y^2 - p y >= M, with q, p and M as in `Terms`, is quadratic in alpha. Some alpha meets it if and only
+    # if kept y - first >= sqrt(2 (gap/T) Q(y))/y, where Q(y) = quadratic y^2 + 2 second y + constant and gap/T is
+    # `gap_per_step`. The left side rises in y and the right side falls, so that bisection finds the least such y.
     a = 2 * gap_per_step
     # The upper end of the interval is at least the root: each of the three terms of 2 gap/T Q(y)/y^2 is at most a third
     # of the left side squared there, since kept <= 1.
@@ -131,16 +133,20 @@ def _smallest_root(terms: Terms, gap_per_step: float) -> Array:
 
 
 class SearchOptions(TypedDict, total=False):
-    """What a search for parameters is free to choose from, as keyword arguments.
+    """Keyword arguments that limit the parameters among which a function such as `certificate.prescribe` searches.
+
+    n is the number of samples, T the number of steps and K the number of directions in a step.
 
     Attributes:
-        max_steps: a cap on the steps T; None, the default of all three caps, is no cap.
-        max_evaluations: a cap on n K T, the differences of single samples.
-        max_points: a cap on the evaluations of single samples' losses, which are n T 2 K with central differences and n
-            T (K + 1) with forward and exact ones.
-        direction: the law of the directions, a name in `constants.LAWS`; by default "sphere".
-        directions_per_step: K >= 1, or "best" to search for it; by default 1.
-        difference: how a change of loss along a direction is found, "central" (the default), "forward" or "exact".
+        max_steps: an upper limit on T. For each of the three limits None, the default, means no limit.
+        max_evaluations: an upper limit on n K T, the number of finite differences of single samples in the whole run.
+        max_points: an upper limit on the number of evaluations of single samples' losses in the whole run: 2 n K T for
+            "central" differences, n (K + 1) T for "forward" and "exact" ones.
+        direction: the distribution of the directions: "sphere" (the default), "gaussian", "rademacher", "frame" or
+            "low-rank:RANK".
+        directions_per_step: K >= 1, or "best" to search for K too; by default 1.
+        difference: how the derivative of a loss along a direction is estimated: "central" (the default), "forward" or
+            "exact" (automatic differentiation).
     """
 
     max_steps: int | None
@@ -153,7 +159,7 @@ class SearchOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """The options of a search for parameters, with their defaults; the fields are the entries of `SearchOptions`."""
+    """The keyword arguments of `SearchOptions`, with their defaults filled in."""
 
     max_steps: int | None = None
     max_evaluations: int | None = None
@@ -163,10 +169,13 @@ class Search:
     difference: str = "central"
 
     def steps(self, n: int, directions: int) -> int | None:
-        """Return the largest number of steps T that the caps allow with full batches of n samples; None without a cap.
+        """Return the largest number of steps that the limits allow if every step uses all samples; None without a
+        limit.
 
-        The caps are the fields `max_steps`, <= 10^15, `max_evaluations` and `max_points` (`SearchOptions`), integers >=
-        1. `directions` is K. Raises ValueError for another cap, and PreconditionError if a cap allows no step."""
+        `n` is the number of samples and `directions` the number of directions in a step. Raises ValueError unless
+        `max_steps` is None or an integer in [1, 10^15] and the other limits are None or integers >= 1, and
+        PreconditionError if a limit does not allow one step.
+        """
         points = DIFFERENCES[self.difference].points(directions)
         caps = []
         if self.max_steps is not None:
@@ -185,18 +194,19 @@ class Search:
     def best_directions(
         self, problem: Problem, batch: float, smallest: Callable[[int], float], share: float = 0.0
     ) -> int:
-        """Return the best K, the number of directions a step, among the rounded 2^(j/4), j >= 0, and the largest K.
+        """Return the number K of directions in a step with about the smallest bound, of the form round(2^(j/4)) or the
+        largest allowed K.
 
-        The largest K is 2^16, or less if the law of the directions or one step within the caps allows less. With
-        `max_evaluations` or `max_points` (see `SearchOptions`), K T is capped; as K grows the bound then falls and
-        rises again, and the search goes downhill from K = 1. Else the bound only falls, and the smallest K is returned
-        whose value is at most (1 + share) times the value of the largest K.
+        K is at most 2^16, the limit of `direction`, and what one step within the limits allows. If `max_evaluations` or
+        `max_points` is given, a local search from K = 1 follows falling values of `smallest`. Otherwise `smallest` must
+        fall as K grows, and the smallest K is returned whose value is at most (1 + share) times the value at the
+        largest K.
 
         Args:
-            problem: with the direction law "frame", K is at most its d.
-            batch: the (expected) number of samples in a step.
-            smallest: a function of K that returns the smallest bound for this K, or its square root.
-            share: how much above the smallest value a smaller K may be, as a share of that value, without a cap.
+            problem: the problem; with direction "frame", K is at most its d.
+            batch: the expected number of samples in a step.
+            smallest: a function of K that returns the value to minimise.
+            share: the allowed excess over the smallest value, as a fraction of it.
         """
         most = self.most_directions(batch)
         capped = math.inf if most is None else max(most, 1.0)
@@ -213,11 +223,12 @@ class Search:
         return grid[i]
 
     def most_directions(self, batch: float) -> float | None:
-        """Return the largest K, not necessarily whole, with which one step on `batch` samples keeps to the caps.
+        """Return the largest K, the number of directions in a step, for which one step stays within `max_evaluations`
+        and `max_points`; None if neither is given.
 
-        The caps are the fields `max_evaluations`, on the differences of single samples, K `batch` in a step, and
-        `max_points`, on the losses of single samples, 2 K `batch` with central and (K + 1) `batch` with other
-        differences. K is below 1 if not even one direction is allowed, and None without a cap of these two."""
+        `batch` is the expected number of samples in a step. The result may be a fraction, and is below 1 if not even
+        one direction is allowed.
+        """
         caps: list[float] = []
         if self.max_evaluations is not None:
             caps.append(check.integer("max_evaluations", self.max_evaluations) / batch)
@@ -230,16 +241,18 @@ class Search:
 
 @dataclass(frozen=True, kw_only=True)
 class ScaledRun:
-    """A run's parameters for one problem in units where L = ell = 1; L stands for `Problem.gradient_unit`.
+    """The parameters of a run, in units in which `Problem.gradient_unit` (L) and `Problem.smoothness` (ell) are 1.
 
     Attributes:
-        gap: (F_S(x_0) - F_S^*) ell/L^2, how far the mean loss is above its minimum at the start.
-        alpha: the step size, times ell.
-        steps: T.
-        clip: c = C/(L sqrt(K)) for the run's clip C, at most 1e10, beyond which nothing is clipped.
-        error: e = ell lambda/2 over L, for the smoothing lambda; 0 with a difference rule that shifts no weights.
-        variance: sigma^2/K over L^2, for noise of standard deviation sigma on each of a step's K averages.
-        direction, directions: the name of the law of the directions, and K, their number in a step.
+        gap: `Problem.relative_gap`.
+        alpha: the step size times ell.
+        steps: the number of steps.
+        clip: C/(L sqrt(K)) for the clip C and K directions in a step, at most 1e10. A larger one, which clips nothing,
+            is replaced by 1e10 if the problem has `lipschitz`, and refused otherwise.
+        error: half the smoothing, times ell/L; 0 for difference "exact".
+        variance: sigma^2/(K L^2), where sigma is the standard deviation of the noise on each of a step's K averages.
+        direction: the name of the distribution of the directions.
+        directions: K.
     """
 
     gap: float
@@ -253,9 +266,9 @@ class ScaledRun:
 
     @classmethod
     def of(cls, p: Problem, **run: Unpack[Run]) -> Self:
-        """Remove the units from the parameters of a run, the entries of `Run`, for the problem p.
+        """Remove the units from `run`, the parameters of a run, for the problem p.
 
-        Raises ValueError for a parameter outside its range, or a smoothing that does not fit the difference rule.
+        Raises ValueError if a parameter is outside its range, or if the smoothing does not fit the kind of difference.
         """
         directions = check.integer("directions_per_step", run.get("directions_per_step", 1))
         unit, gap = p.gradient_unit, p.relative_gap
@@ -286,19 +299,19 @@ class ScaledRun:
 
 
 class SmallestBound:
-    """The smallest bound on E||grad F_S(x_tau)||^2, tau uniform on 0, ..., T - 1, over the step size alpha and the clip
-    C, for smoothing lambda -> 0, one problem and one K, the number of directions a step.
+    """The smallest bound on the mean squared gradient over the step size and the clip C, for smoothing near 0.
 
-    The best alpha has a closed form; the best C = c L sqrt(K), L being `Problem.gradient_unit`, is sought on a grid.
+    The bound is that of `certificate`. The best step size has a closed form. The best clip is found on a grid of c =
+    C/(L sqrt(K)), where L is `Problem.gradient_unit` and K the number of directions in a step.
 
     Args:
         problem: the constants.
-        direction: the name of a law that `constants.law_of` knows, such as "sphere" or "low-rank:4".
+        direction: the name of the distribution of the directions, such as "sphere" or "low-rank:4".
         directions: K.
 
     Attributes:
-        clips: the first grid of clips c.
-        constants: the constants of `constants_of` at these clips.
+        clips: the first grid of c.
+        constants: what `constants_of` returns at these c.
     """
 
     def __init__(self, problem: Problem, direction: str, directions: int = 1) -> None:
@@ -310,7 +323,7 @@ class SmallestBound:
         else:  # Gradients may be arbitrarily long, so that the bias falls only as a power of the clip.
             largest, points = _LARGEST_OF_MOMENT, 100
         self.clips = np.geomspace(_SMALLEST_CLIP, largest, points)
-        if directions > 1:  # The norm of K scalars of a unit gradient, over sqrt(K), concentrates near 1.
+        if directions > 1:  # ||U'g||/sqrt(K) for a unit gradient g and K directions U concentrates near 1.
             near = 1 + np.linspace(-3, 14, 60) / math.sqrt(directions)
             self.clips = np.union1d(self.clips, near[(near > _SMALLEST_CLIP) & (near < largest)])
         self.constants = constants_of(problem, self.clips, direction, directions)
@@ -318,17 +331,18 @@ class SmallestBound:
     def values(
         self, steps: int, variance: float, rate: float, clips: Array | None = None, k: Constants | None = None
     ) -> tuple[Array, Array]:
-        """Return for each clip the square root of the smallest bound on the mean squared gradient, and its step size.
+        """Return for each clip the root mean square gradient's smallest bound over all step sizes, and the step size.
 
         Args:
-            steps, variance, rate: the number of steps; sigma^2/C^2 for the clip C and the noise's standard deviation
-                sigma, on each of a step's K averages; and the Poisson sampling rate, which is 1 for full batches.
-            clips, k: the clips c = C/(L sqrt(K)) and the constants of `constants_of` at them, given together; if both
-                are None, the attributes `clips` and `constants`.
+            steps: the number of steps.
+            variance: (sigma/C)^2 for the clip C and noise of standard deviation sigma on each of a step's K averages.
+            rate: the probability with which a sample is in a step's batch; 1 if every step uses all samples.
+            clips, k: values of c and what `constants_of` returns at them; None for both stands for the attributes.
 
         Returns:
-            Two arrays of the shape of the clips, in units of L and of 1/ell. Where rounding hides the best step size,
-            the bound is infinite and the step size meaningless.
+            Two arrays with the shape of the clips: the bounds in units of `Problem.gradient_unit`, and the step sizes
+            times `Problem.smoothness`. If rounding hides the best step size, the bound is infinite and the step size
+            meaningless.
         """
         clips, k = self.clips if clips is None else clips, self.constants if k is None else k
         terms = Terms.of(k, self.problem, 0.0, variance * clips * clips, rate)
@@ -339,9 +353,16 @@ class SmallestBound:
         return np.where(lost, math.inf, y), 2 * gap_per_step / np.where(lost, 1.0, spare)
 
     def best(self, steps: int, variance: float, rate: float) -> tuple[float, float]:
-        """Return the clip c = C/(L sqrt(K)) and the step size, in units of 1/ell, with the smallest bound on the mean
-        squared gradient for the number `steps` of steps. `variance` is sigma^2/C^2, for noise of standard deviation
-        sigma on each of a step's K averages, and `rate` the Poisson sampling rate, 1 for full batches."""
+        """Return the clip and the step size with the smallest bound on the mean squared gradient.
+
+        Args:
+            steps: the number of steps.
+            variance: (sigma/C)^2 for the clip C and noise of standard deviation sigma on each of a step's K averages.
+            rate: the probability with which a sample is in a step's batch; 1 if every step uses all samples.
+
+        Returns:
+            The clip as C/(L sqrt(K)), and the step size times `Problem.smoothness`.
+        """
         clips, k = self.clips, self.constants
         for _ in range(3):
             y, _ = self.values(steps, variance, rate, clips, k)
@@ -353,9 +374,11 @@ class SmallestBound:
         return float(clips[i]), float(alpha[i])
 
     def limit(self, unit: float) -> float:
-        """Return the square root, in units of L, of the smallest bound on the mean squared gradient over the clips in
-        `clips`, for full batches and a number of steps T -> infinity. `unit` is sigma/(C sqrt(T)) for the clip C and
-        noise of standard deviation sigma on each of a step's K averages; at equal privacy it is the same for every T.
+        """Return the smallest bound over `clips` on the root mean square gradient for infinitely many steps, in units
+        of L.
+
+        `unit` is sigma/(C sqrt(T)) for T steps that all use every sample, where sigma is the standard deviation of the
+        noise on each of a step's K averages and C the clip. At a given privacy level it is the same for every T.
         """
         free = np.zeros_like(self.clips)
         k = self.constants
@@ -363,16 +386,16 @@ class SmallestBound:
         return float(_smallest_root(terms, self.problem.relative_gap).min())
 
     def enough_steps(self, unit: float, share: float) -> int:
-        """Return nearly the fewest steps T whose bound is at most (1 + share) times the bound for T -> infinity.
+        """Return about the smallest number of steps whose bound on the mean squared gradient is near the best.
 
-        Bounds are on the mean squared gradient, for full batches, the smallest over the clips in `clips`. T exceeds the
-        fewest steps by at most 0.1%. If the fewest steps are not below 10^15, that number is returned, whose bound may
-        be larger.
+        "Near the best" is at most (1 + share) times the bound for infinitely many steps. The result is at most 0.1% too
+        large. If 10^15 steps are not enough, 10^15 is returned.
 
         Args:
-            unit: sigma/(C sqrt(T)) for the clip C and noise of standard deviation sigma on each of a step's K averages;
-                at equal privacy it is the same for every T.
-            share: how much above the limit the bound may be, > 0, as a share of the limit.
+            unit: sigma/(C sqrt(T)) for T steps that all use every sample, where sigma is the standard deviation of the
+                noise on each of a step's K averages and C the clip. At a given privacy level it is the same for every
+                T.
+            share: the allowed excess over the limit, > 0, as a fraction of the limit.
         """
         target = math.sqrt(1 + share) * self.limit(unit)
 
