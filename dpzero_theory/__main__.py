@@ -1,7 +1,8 @@
-"""Lists the commands of this package:  python -m dpzero_theory"""
+"""Lists the commands of this package: `python -m dpzero_theory`."""
 
 import sys
 
+# What each command does, by the name of the module that runs it
 _COMMANDS = {
     "privacy": "noise, epsilon, delta, steps, batch or n of a private run, from the other five",
     "privacy.checker": "check a privacy certificate by means that share nothing with the accountant",
@@ -10,11 +11,10 @@ _COMMANDS = {
     "optim.verify": "what the folder of a private run proves, without its data",
     "audit": "test whether a training loop does what it claims",
 }
-"""What each command is for, by the module of this package that runs it."""
 
 
 def main() -> int:
-    """Print the commands of this package, each with what it is for, and return 0."""
+    """Print the name of each command of this package with a line about what it does, and return the exit status 0."""
     print("python -m dpzero_theory.NAME --help says more of each NAME:")
     for name, purpose in _COMMANDS.items():
         print(f"  {name:16} {purpose}")

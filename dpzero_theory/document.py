@@ -1,14 +1,11 @@
-"""Makes HTML pages that need no other file, all with one design: Jinja templates that extend `templates/base.html`.
-
-Jinja belongs to the extra `plot`. A page is returned as a string; nothing is written.
-"""
+"""Makes self-contained HTML pages from Jinja templates. Jinja is installed with the extra `plot`."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+# The folder of the package's templates, with `base.html`, which all of them extend
 _TEMPLATES = Path(__file__).parent / "templates"
-"""The folder of `base.html`, the common design of all pages, and of the library's own templates."""
 
 
 def document(
@@ -23,18 +20,17 @@ def document(
     """Fill in a Jinja template and return the HTML page as a string.
 
     Args:
-        template: the name of a file in `folder`, a template that extends `base.html`. All values are escaped unless the
-            template says otherwise.
+        template: the file name of a template in `folder` that extends the package's `base.html`. Values are
+            HTML-escaped.
         title: the heading of the page.
-        width: the largest width of the text, in rem.
-        folder: the folder of the template.
-        filters: the template's filters, by name; what they return is escaped unless it is a `markupsafe.Markup`.
-        values: the template's other variables. The variable `command`, by default empty, is shown at the foot of the
-            page.
+        width: the largest width of the text, in rem (CSS units of the page's font size).
+        folder: the folder of the template; by default the package's own.
+        filters: Jinja filters for the template, by name. Their results are escaped unless they are `markupsafe.Markup`.
+        values: the template's other variables. `base.html` shows `command`, by default empty, at the foot of the page.
 
     Raises:
         ValueError: Jinja is not installed.
-        jinja2.TemplateError: the template is missing, is faulty, or uses a variable that is not given.
+        jinja2.TemplateError: the template is missing or faulty, or uses a variable that is not given.
     """
     try:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined

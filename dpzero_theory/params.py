@@ -1,9 +1,8 @@
-"""The calculator: `python -m dpzero_theory.params --n 10000 --epsilon 2 --delta 1e-6 --d 2000 --r 8.178`.
+"""Convergence theorems as a calculator: `python -m dpzero_theory.params --n 10000 --epsilon 2 --delta 1e-6 --d 2000`.
 
-For each theorem and corollary that applies it prints what to set (step size, steps, smoothing, clip and noise) and the
-bound that is then certified; with --full also the formulas, the assumptions, and the noise of the paper's composition
-lemma beside the exact one. docs/glossary.md has the symbols. torch is never imported. The command reads the file of
---problem, and prints.
+For each theorem that applies it prints the parameters of a private run (step size, steps, smoothing, clip and noise)
+and the proved bound on its error. --full adds the formulas, the assumptions, and the noise by the paper's composition
+lemma beside the exact one. docs/glossary.md explains the symbols.
 """
 
 import argparse
@@ -32,13 +31,13 @@ _HARDEST = {"d": _MOST, "epsilon": _SMALLEST_EPSILON}  # If even this value meet
 _EASIEST = {"n": _MOST, "epsilon": _LARGEST_EPSILON}  # If even this value misses the target, no value meets it
 _SOLVABLE = ("n", "epsilon", "d")  # --solve-for can find the values of these flags
 _TAILS = ("gradient_moment", "mean_excess")  # A problem may have one of these in place of `lipschitz`
+# The inputs of the calculator, in the order in which they are shown; a flag --max-steps is called max_steps here
 _GIVEN = (
     *("n", "epsilon", "delta", *CONSTANTS, "pl", "directions_per_step", "max_steps", "max_evaluations", "max_points"),
     *("direction", "difference", *_TAILS),
 )
-"""What the calculator is given, by the names of the flags with underscores, in the order in which it is shown."""
+# The values of inputs that neither the command line nor a problem file gives
 _DEFAULTS = {"lipschitz": 1.0, "smoothness": 1.0, "gap": 1.0, "loss_bound": 1.0, "directions_per_step": 1}
-"""The values of flags that neither the command line nor a problem file gives."""
 
 
 def _directions(text: str) -> int | str:
@@ -135,12 +134,17 @@ def _parser() -> Parser:
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command `python -m dpzero_theory.params`, and return 0.
+    """Run the command `python -m dpzero_theory.params` and return 0.
 
-    For a problem (number of samples, dimension, constants of the loss) and a target (epsilon, delta) it prints which
-    step size, steps, smoothing, clip and noise each convergence theorem of the DPZero paper and of this package
-    prescribes, and the theorem's bound on the squared gradient or on the excess loss. `argv` are the words after the
-    command (["--help"] prints all options), by default the process's own. Bad input exits with status 2.
+    For a problem (number of samples, dimension, constants of the loss) and a target (epsilon, delta), the command
+    prints the step size, steps, smoothing, clip and noise that each convergence theorem prescribes, and the theorem's
+    bound on the squared gradient or on the excess loss.
+
+    Args:
+        argv: the command-line arguments; those of the process if None. ["--help"] prints all options.
+
+    Raises:
+        SystemExit: with status 2, after one line on standard error, if an argument has a fault.
     """
     parser = _parser()
     args = parser.parse_args(argv)
@@ -178,7 +182,7 @@ def _inputs(args: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...]]:
         raise ValueError("--solve-for and --target must be given together")
     if args.solve_for is not None and args.format == "latex":
         raise ValueError("--format latex must come without --solve-for")
-    args.direction = known_direction(args.direction)  # the law's full name
+    args.direction = known_direction(args.direction)  # in its usual form, such as low-rank for low-rank:1
     given = {name: value for name in _GIVEN if (value := getattr(args, name)) is not None}
     if args.solve_for in given:
         raise ValueError(f"--{args.solve_for} must not be given with --solve-for {args.solve_for}, which finds it")

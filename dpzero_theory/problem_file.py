@@ -1,5 +1,4 @@
-"""Reads a JSON file with the constants of a problem and caveats about them, and gives the text of one. Nothing is
-written.
+"""Problem files: JSON files with the measured constants of an optimisation problem, which the calculator reads.
 
 `python -m dpzero_theory.curvature --out FILE` writes one and `python -m dpzero_theory.params --problem FILE` reads it:
 
@@ -9,8 +8,8 @@ written.
      "caveats": ["one sentence each, printed beside every certificate"],
      "measurements": {...}}
 
-`problem` has d and any of the other constants, in the units of `theory.problem.Problem`. `data` says on what the
-constants were measured, one of `DATA`. `measurements` may be any JSON object; no number is computed from it.
+"problem" has d and any of the other names in `CONSTANTS`, which are fields of `theory.problem.Problem`. "data" is one
+of `DATA`. "measurements" is any JSON object.
 """
 
 import json
@@ -22,34 +21,34 @@ from typing import Any, Self
 from dpzero_theory import check
 
 CONSTANTS = ("d", "r", "lipschitz", "smoothness", "gap", "loss_bound", "sample_rank", "layer_rank")
-"""The names of the constants that a problem file may have."""
+"""The names that the entry "problem" of a problem file may have; they are fields of `theory.problem.Problem`."""
 DATA = ("public", "synthetic", "private")
-"""The allowed values of a problem file's entry "data", the kind of data on which its constants were measured."""
+"""The allowed values of the entry "data" of a problem file: the kind of data on which its constants were measured."""
 
 _FORMAT, _VERSION = "dpzero-theory/problem", 1  # The values of a problem file's entries "format" and "version"
 _LARGEST_FILE = 1 << 24  # The size in bytes above which a problem file is refused
 
+# The caveat that `ProblemFile` adds if the constants were measured on private data
 _PRIVATE = (
     "the constants were measured on private data: they, and every parameter below, depend on it, and the "
     "(epsilon, delta) below does not cover that"
 )
-"""The caveat that is added to a problem file whose constants were measured on private data."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemFile:
-    """The content of a problem file: constants of an optimisation problem, and caveats about them.
+    """The content of a problem file: measured constants of an optimisation problem, and caveats about them.
 
     Attributes:
-        constants: the values of the constants by their names in `theory.problem.Problem`, such as "lipschitz", all > 0;
-            "d", an integer, must be among them.
-        caveats: sentences that are shown beside every certificate from these constants. The class puts the caveat that
-            they were measured on private data first for `data` "private", and removes it for other data.
+        constants: the constants by name, with names in `CONSTANTS`. "d" must be among them and is an integer >= 1; the
+            others are numbers > 0, in the units of `theory.problem.Problem`.
+        caveats: sentences that are shown beside every result computed from the constants. If `data` is "private", the
+            class puts a sentence about that first.
         data: the kind of data on which the constants were measured: "public", "synthetic" or "private".
-        measurements: any other measurements, as a JSON object, which `dpzero_theory.params` does not use.
+        measurements: further measurements, as a JSON object. No result is computed from them.
 
     Raises:
-        ValueError: another kind of data, an unknown constant or one outside its range, or no "d".
+        ValueError: `data` is another word, "d" is missing, a name is unknown, or a constant is outside its range.
     """
 
     constants: Mapping[str, float]
@@ -76,7 +75,8 @@ class ProblemFile:
 
         Raises:
             OSError: the file cannot be read.
-            ValueError: the file is not a problem file; the message is one line.
+            ValueError: the content is not a valid problem file, or the file has more than 16 MiB. The message is one
+                line.
         """
         with path.open("rb") as file:
             text = file.read(_LARGEST_FILE + 1)
@@ -102,11 +102,7 @@ class ProblemFile:
         )
 
     def as_json(self) -> str:
-        """Return the text of the problem file.
-
-        Raises:
-            ValueError: NaN or infinity among the measurements.
-        """
+        """Return the JSON text of this problem file. Raises ValueError if `measurements` contains NaN or infinity."""
         content = {"format": _FORMAT, "version": _VERSION, "problem": dict(self.constants), "data": self.data}
         content |= {"caveats": list(self.caveats), "measurements": dict(self.measurements)}
         return json.dumps(content, indent=2, allow_nan=False) + "\n"

@@ -1,4 +1,4 @@
-"""Formats the answers of the calculator (`params`) as a text table, JSON, CSV or LaTeX; every function returns text."""
+"""Formats the results of the calculator (`dpzero_theory.params`) as text tables, JSON, CSV or LaTeX."""
 
 import csv
 import io
@@ -9,6 +9,8 @@ from typing import Any
 
 from dpzero_theory.theory.results import Calculated, Unmet
 
+# The rows of a result's table: the name of a field or property of `Prescription`, its letter in plain text, its letter
+# in LaTeX, and what it is in words
 _ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("gdp", "mu", r"\mu", "privacy of the whole run (mu-GDP)"),
     ("step_size", "alpha", r"\alpha", "step size"),
@@ -23,16 +25,11 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("bound", "bound", r"\text{bound}", "bound of the theorem"),
     ("bound_at_steps", "", r"\text{bound at integer } T", "guarantee of the run"),
 )
-"""The rows of the table of an answer.
 
-Each row has the name of a field or property of `Prescription`, its letter in plain text, its letter in LaTeX, and
-what it is in words.
-"""
-
+# Fields of `Prescription` that tables leave out if a numerical search, and not a formula, gives the parameters
 _FORMULA_ONLY = ("T", "bound_at_steps")
-"""The fields of `Prescription` that text tables leave out for a result without a closed form, whose parameters are
-searched for."""
 
+# What tables show as the source of a field of `Prescription` for which `_Result.formulas` has no text
 _SOURCES = {
     "gdp": "paper: epsilon/sqrt(8 log(e + epsilon/delta)); exact: delta(epsilon; mu) = delta",
     "steps": "the whole number beside T with the better guarantee",
@@ -40,20 +37,19 @@ _SOURCES = {
     "points": "n T 2 K (central), n T (K + 1) (forward, exact)",
     "bound_at_steps": "the proof's inequality at the steps to run",
 }
-"""The formula that tables show for a field of `Prescription` where the theorem itself displays none, by the field."""
 
 
 def row(answer: Calculated) -> dict[str, Any]:
-    """Return one answer of `theory.results.calculate` as an entry of "results" in the JSON output, a dictionary.
+    """Return one result of `theory.results.calculate` as a dictionary, an entry of "results" in the JSON output.
 
-    Its keys are `id` (such as "theorem-3"), `algorithm` ("dpzero" or "dpgd-0th"), `calibration` ("paper" or "exact":
-    how mu follows from epsilon and delta), `form` ("minimised" or "closed-form"), `guarantee` (a formula for what is
-    bounded), `relation`, `sampling`, `direction` (the law's name), `difference` ("central", "forward" or "exact"),
-    `vacuous` (a boolean: `bound` is not below `trivial_bound`), `notes` (a list of sentences), and numbers that are
-    fields of `theory.problem.Prescription`, never None: `gdp` (mu), `step_size`, `directions_per_step`, `T` (the
-    formula's number of steps), `steps` (the whole number to run), `smoothing`, `clip`, `noise_std`, `evaluations`
-    (differences of single samples), `points` (losses of single samples), `bound` (at T), `bound_at_steps`,
-    `trivial_bound`.
+    Its keys are the fields of `theory.problem.Prescription` named `id`, `algorithm`, `guarantee`, `relation`,
+    `direction`, `difference`, `gdp`, `step_size`, `directions_per_step`, `T`, `steps`, `smoothing`, `clip`,
+    `noise_std`, `evaluations`, `bound`, `bound_at_steps` and `trivial_bound`, its properties `sampling`, `points` and
+    `vacuous`, and
+
+        calibration   "paper" or "exact": how the mu of Gaussian DP was computed from (epsilon, delta)
+        form          "closed-form" if formulas give the parameters, "minimised" if a numerical search does
+        notes         a list of sentences for the reader
     """
     p = answer.prescription
     return {
@@ -79,10 +75,10 @@ def as_json(
     """Return the JSON output as text: {"inputs": {...}, "caveats": [...], "results": [...], "unmet": [...]}.
 
     Args:
-        inputs: what the user asked for, by name.
-        rows: the results, each made by `row`.
+        inputs: what the user asked for, by the name of the input, for example {"n": 10000, "epsilon": 2.0}.
+        rows: the results, each a dictionary made by `row`.
         unmet: the theorems that do not apply, with the reasons.
-        caveats: sentences of warning from the problem file.
+        caveats: sentences of warning, from the problem file.
     """
     refused = [{"id": u.result.id, "calibration": u.calibration, "reason": u.reason} for u in unmet]
     given = {**inputs, "relation": "replace-one", "sampling": "full"}
@@ -91,11 +87,11 @@ def as_json(
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]], caveats: Sequence[str] = ()) -> str:
-    """Return CSV with a header line, the keys of `row`, and one line for each of the rows.
+    """Return CSV text: a header line with the keys of `row`, and one line for each result.
 
     Args:
-        rows: the answers, one or more, each made by `row`, for a theorem and a calibration ("paper" or "exact").
-        caveats: sentences of warning, `ProblemFile.caveats`, which are put into the column "notes".
+        rows: the results, at least one, each a dictionary made by `row`.
+        caveats: sentences of warning, from the problem file. They are added to the column "notes" of every line.
     """
     flat = [{**item, "notes": " ".join([*caveats, *item["notes"]])} for item in rows]
     out = io.StringIO()
@@ -108,15 +104,16 @@ def as_csv(rows: Sequence[Mapping[str, Any]], caveats: Sequence[str] = ()) -> st
 def as_table(
     answers: Sequence[Calculated], unmet: Sequence[Unmet], inputs: Mapping[str, Any], caveats: Sequence[str] = ()
 ) -> str:
-    """Return a text with a table for each theorem or corollary.
+    """Return plain text with a table for each theorem or corollary.
 
-    A table has a row for each parameter and bound, a column for each calibration, and a column with the formulas.
+    A table has a line for each parameter and bound, with a column for each calibration ("paper" and "exact": two ways
+    to compute the mu of Gaussian DP from epsilon and delta) and a column for the formula.
 
     Args:
-        answers: the answers of `theory.results.calculate`.
-        unmet: the theorems that do not apply, with the reasons, which are listed after the tables.
-        inputs: what the user asked for, by name, for the heading.
-        caveats: sentences of warning from the problem file.
+        answers: the results, as `theory.results.calculate` returns them.
+        unmet: the theorems that do not apply, with the reasons; they are listed after the tables.
+        inputs: what the user asked for, by the name of the input; it is shown in the heading.
+        caveats: sentences of warning, from the problem file; they are shown in the heading.
     """
     lines = _heading(inputs, caveats)
     for _, block in itertools.groupby(answers, key=lambda answer: answer.result.id):
@@ -147,13 +144,13 @@ def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
 def as_settings(
     answers: Sequence[Calculated], unmet: Sequence[Unmet], inputs: Mapping[str, Any], caveats: Sequence[str] = ()
 ) -> str:
-    """Return a text for readers who will run the algorithm: what to set, and what each result then promises.
+    """Return plain text with one table of what to set and what is guaranteed, a line for each theorem or corollary.
 
     Args:
-        answers: the results, each a line of a table; all of one calibration, "paper" or "exact" (how mu of Gaussian DP
-            follows from epsilon and delta).
-        unmet: the theorems that do not apply, with the reasons; a line each below the table.
-        inputs, caveats: what the user asked for, by name, and warnings from the problem file; the heading.
+        answers: the results, as `theory.results.calculate` returns them for one calibration.
+        unmet: the theorems that do not apply, with the reasons; they are listed after the table.
+        inputs: what the user asked for, by the name of the input; it is shown in the heading.
+        caveats: sentences of warning, from the problem file; they are shown in the heading.
     """
     fields = ("step_size", "directions_per_step", "steps", "smoothing", "clip", "noise_std", "bound_at_steps")
     table = [["result", "step size", "K", "steps", "smoothing", "clip", "noise", "promise"]]
@@ -178,15 +175,14 @@ def as_settings(
 
 
 def as_rows(variable: str, rows: Sequence[Mapping[str, Any]], caveats: Sequence[str] = ()) -> str:
-    """Return a text table of `python -m dpzero_theory.params --solve-for`, which finds n, epsilon or d: a line for each
-    row, and below it the rows' notes and the caveats.
+    """Return plain text with one table of the answers of `python -m dpzero_theory.params --solve-for`.
+
+    The notes of the results and the caveats stand below the table.
 
     Args:
-        variable: the name of the number that is solved for, the first column.
-        rows: the results, each a dictionary made by `row`, with the value of the variable added under its name. Columns
-            are `id`, `calibration`, `directions_per_step` (K), `steps` (T), `clip` (C) and `bound`, with a star if
-            `vacuous`.
-        caveats: sentences of warning from the problem file.
+        variable: the input that was solved for, "n", "epsilon" or "d"; it is the first column.
+        rows: the results, each a dictionary made by `row` with the found value added under the key `variable`.
+        caveats: sentences of warning, from the problem file.
     """
     table = [[variable, "result", "calibration", "K", "T", "C", "bound"]]
     table += [
@@ -232,11 +228,11 @@ def _shown(value: float | int) -> str:
 
 
 def as_latex(answers: Sequence[Calculated], caveats: Sequence[str] = ()) -> str:
-    """Return LaTeX with a booktabs table for each theorem or corollary, ready for \\input.
+    r"""Return LaTeX text with a booktabs table for each theorem or corollary, to be used with \input.
 
     Args:
-        answers: the answers of `theory.results.calculate`.
-        caveats: sentences of warning from the problem file, which become comments.
+        answers: the results, as `theory.results.calculate` returns them.
+        caveats: sentences of warning, from the problem file; they become LaTeX comments.
     """
     out = [f"% caveat: {caveat}" for caveat in caveats]
     for _, group in itertools.groupby(answers, key=lambda answer: answer.result.id):

@@ -1,14 +1,14 @@
 """Measure a model: `python -m dpzero_theory.curvature --model mlp-digits:64 --data digits --out problem.json`.
 
 Then `python -m dpzero_theory.params --problem problem.json --n 10000 --epsilon 2 --delta 1e-6` prescribes the step
-size, steps, smoothing, clip and noise. The layout of the file is described in `dpzero_theory.problem_file`. Every
-interval in it says of which kind it is: bound, probability, interval or estimate. The
-`density` of a point is the spectrum of the loss's Hessian there, by stochastic Lanczos quadrature: eigenvalues and
-weights, which sum to the dimension d. `layers` has for each linear layer the ranks r_A and r_B of its inputs and of the
-derivatives by its outputs; their largest sum is what --layer-rank of `params` takes, for directions of low rank.
+size, steps, smoothing, clip and noise. `dpzero_theory.problem_file` describes the layout of the file. Every interval in
+it is of one kind: "bound", "probability", "interval" or "estimate". The "density" of a point is the spectrum of the
+loss's Hessian there, by stochastic Lanczos quadrature: eigenvalues, and weights that sum to the number of parameters.
+"layers" has for each linear layer the effective ranks of the second moments of its inputs and of the derivatives by its
+outputs; the largest sum of the two is what --layer-rank of `params` takes, for directions of low rank.
 
-What is measured is not private. Data must be declared --public or --synthetic, unless the name says so already
-(digits). For private data the claim of privacy must be given up by --spend-no-privacy-claim.
+The measurements are not private. Data must be declared --public or --synthetic, unless the name says so already
+(digits). With --spend-no-privacy-claim it may be private, and nothing computed from the results is then private.
 """
 
 import argparse
@@ -80,12 +80,14 @@ def _parser() -> Parser:
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command: measure the constants that the theorems need of a model's losses (smoothness, effective rank and
-    others), and write or print them as a problem file, JSON text that `python -m dpzero_theory.params --problem` reads.
+    """Run the command `python -m dpzero_theory.curvature`: measure a model, and write or print a problem file.
+
+    A problem file is JSON text (`dpzero_theory.problem_file`) with the constants of the model's losses that the
+    theorems need, such as smoothness and effective rank. `python -m dpzero_theory.params --problem` reads it.
 
     Args:
-        argv: the command-line arguments, such as ["--model", "mlp-digits:64", "--data", "digits"] (["--help"] prints
-            all options); those of the process if None.
+        argv: the command-line arguments, such as ["--model", "mlp-digits:64", "--data", "digits"]; those of the process
+            if None. ["--help"] prints all options.
 
     Returns:
         The exit status 0.
@@ -131,7 +133,7 @@ def _run(args: argparse.Namespace, parser: Parser) -> ProblemFile:
 
 
 def _declared(args: argparse.Namespace, known: str) -> str:
-    # `known` is what the task says of its data, empty if the user has to declare it; flags count even against it
+    # `known` is what the task says of its data, empty if the user has to declare it; a flag takes precedence
     said: str | None = args.declared
     if not said and not known:
         raise ValueError(

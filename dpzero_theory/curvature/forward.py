@@ -1,18 +1,17 @@
-"""Estimates the constants from losses alone, for models too large to differentiate, by differences along directions.
+"""Estimates gradient norms, the trace and the Frobenius norm of a Hessian from losses alone, without derivatives.
 
-f_i is the loss of sample i, F their mean and A the Hessian of F at x; u and v are independent random directions of
-length sqrt(d). At width h
+f_i is the loss of sample i, F their mean and A the Hessian of F at x; u and v are independent random directions,
+uniform on the sphere of radius sqrt(d). At width h
 
     u^T grad f_i ~ (f_i(x + h u) - f_i(x - h u))/(2 h),
     u^T A u ~ (F(x + h u) - 2 F(x) + F(x - h u))/h^2,
     u^T A v ~ (F(x + h u + h v) - F(x + h u - h v) - F(x - h u + h v) + F(x - h u - h v))/(4 h^2),
 
-with E[(u^T grad f_i)^2] = ||grad f_i||^2, E[u^T A u] = tr(A) and E[(u^T A v)^2] = ||A||_F^2. The last two differences
-have errors of order h^2 from fourth derivatives and of order (rounding of F)/h^2; repeating them at h/2 shows how large
-these errors are. A power method cannot run on such numbers, so ||A||_2 is not measured. But ||A||_F^2/tr|A| <= ||A||_2
-<= ||A||_F, and therefore
+with E[(u^T grad f_i)^2] = ||grad f_i||^2, E[u^T A u] = trace(A) and E[(u^T A v)^2] = ||A||_F^2. The last two have
+errors of order h^2 from fourth derivatives, and of order (rounding of F)/h^2; repeating them at h/2 shows how large
+these errors are. ||A||_2 cannot be measured so, but the effective rank trace|A|/||A||_2 lies between bounds:
 
-    |tr A|/||A||_F <= tr|A|/||A||_2,   and for A >= 0 also   tr(A)/||A||_2 <= (tr(A)/||A||_F)^2.
+    |trace A|/||A||_F <= trace|A|/||A||_2,   and for A >= 0 also   trace(A)/||A||_2 <= (trace(A)/||A||_F)^2.
 """
 
 import math
@@ -32,23 +31,21 @@ from dpzero_theory.problem_file import ProblemFile
 
 @dataclass(frozen=True, kw_only=True)
 class Differences:
-    """Estimates of the gradients and the Hessian of a mean loss F at a point x, from differences of losses near x.
+    """Estimates of the gradients and the Hessian of a mean loss F at a point x in R^d, from losses of n samples near x.
 
-    The losses of n samples are evaluated at points x +- h u for random directions u, uniform on the sphere of radius
-    sqrt(d), so that E[u u^T] is the identity.
+    A is the Hessian of F at x. An `Interval` here has kind "estimate": it does not hold with a known probability.
 
     Attributes:
         value: F(x).
-        gradient_norms: estimates of the norm of the gradient of each sample's loss at x, shape (n,): root mean squares,
-            over the directions u, of its slope along u.
-        trace: an `Interval` of tr(A), where A is the (d, d) Hessian of F at x: the estimate at the width h, and a t
-            interval over the directions, widened to hold the estimate at h/2; its kind is "estimate" and its level 0.
-        squared_frobenius: the same of ||A||_F^2 = tr(A^2); rounding biases it upward, since errors are squared.
-        rank: two estimates about the effective rank tr|A|/||A||_2, without a probability (kind "estimate", level 0).
-            `low` and `estimate` are |tr A|/||A||_F, a lower bound on it, and `high` is (tr(A)/||A||_F)^2, an upper
-            bound if A is positive semidefinite, each with the estimates in place of tr A and ||A||_F, cut to [1, d].
+        gradient_norms: estimates of the norm of the gradient of each sample's loss at x, shape (n,).
+        trace: an `Interval` of trace(A). Its ends are those of Student's t interval over the random directions, moved
+            outwards to contain the estimate at half the width.
+        squared_frobenius: an `Interval` of ||A||_F^2, with ends of this form. Rounding makes the estimate too large.
+        rank: an `Interval` of the effective rank trace|A|/||A||_2, in [1, d]. `low` and `estimate` are |trace
+            A|/||A||_F, which is at most this rank. `high` is (trace(A)/||A||_F)^2, which is at least this rank if A is
+            positive semidefinite. The estimates of trace(A) and ||A||_F stand in for their values.
         d: the dimension of x.
-        evaluations: how often the losses of all samples were evaluated.
+        evaluations: how many times the losses of all samples were evaluated.
     """
 
     value: float
@@ -62,13 +59,13 @@ class Differences:
     def problem_file(self, data: str, least_loss: float = 0.0) -> ProblemFile:
         """Return the problem file that `dpzero_theory.params` reads, with constants from these estimates.
 
-        They are d; smoothness, the root of the upper end of ||A||_F^2; r, the larger |end| of tr(A) over it, cut to
-        [1, d]; lipschitz, the largest gradient norm; gap, F(x) - least_loss; and loss_bound, |F(x)|. Raises ValueError
-        for another `data`, or a constant that is not above 0.
+        With t the larger absolute end of `trace`, the constants are `d`; smoothness, the root of the upper end of
+        `squared_frobenius`; r, t/smoothness cut to [1, d]; lipschitz, the largest of `gradient_norms`; gap, `value` -
+        least_loss; and loss_bound, |`value`|. Raises ValueError for another `data`, or a constant that is not above 0.
 
         Args:
-            data: what the samples are, as the file says it: "public", "synthetic" or "private".
-            least_loss: a lower bound on every loss, below F(x).
+            data: the kind of the samples: "public", "synthetic" or "private".
+            least_loss: a number that no sample's loss is below; it must be below `value`.
         """
         # The theorems need tr|A| for r. Losses alone show |tr A|, which is less if A is indefinite; a caveat says so.
         smoothness = math.sqrt(self.squared_frobenius.high)  # since the Frobenius norm is at least the spectral norm
@@ -110,20 +107,22 @@ def measure_forward(
     generator: torch.Generator,
     level: float = 0.95,
 ) -> Differences:
-    """Estimate the gradient norm of each sample's loss, and trace and Frobenius norm of the mean loss's Hessian, from
-    losses alone: those of all samples, 12 times for each pair of random directions, and twice more.
+    """Estimate each sample's gradient norm, and the trace and Frobenius norm of the mean loss's Hessian, from losses
+    alone.
+
+    The losses of all samples are evaluated 12 `directions` + 2 times.
 
     Args:
         losses: a function of x that returns the losses of all n samples, shape (n,).
         x: the point, shape (d,).
-        width: how far from x losses are evaluated, as a multiple of a direction of length sqrt(d); positive.
+        width: h > 0 in the points x + h u and x - h u, where the direction u has length sqrt(d).
         directions: the number of pairs of random directions, at least 2.
         generator: a CPU generator, which draws the directions.
-        level: the coverage probability, in (0, 1), of the t intervals, before they are widened (see `Differences`).
+        level: the coverage probability, in (0, 1), of Student's t intervals; `Differences` then widens them.
 
     Raises:
-        ValueError: an argument outside its range.
-        PreconditionError: the estimate of the Hessian's Frobenius norm at this width is 0.
+        ValueError: an argument is outside its range.
+        PreconditionError: the estimate of the Frobenius norm is 0.
     """
     h, count = check.real("width", width, above=0), check.integer("directions", directions, at_least=2)
 

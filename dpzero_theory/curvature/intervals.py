@@ -1,4 +1,4 @@
-"""`Interval`: a measured number between two ends, with the kind of promise that the ends make."""
+"""`Interval`: a measured number with a lower and an upper end, and how certain these ends are."""
 
 import math
 from collections.abc import Sequence
@@ -11,31 +11,29 @@ from scipy import stats
 
 from dpzero_theory import check
 
+# The kinds of `Interval`, from the most certain to the least, and what each promises, apart from rounding
 _KINDS = {
     "bound": "holds for certain: computed, not sampled",
     "probability": "holds with at least the stated probability over the random directions; no normality is assumed",
     "interval": "Student's t interval over random directions: approximate, exact only where the probes are normal",
     "estimate": "no coverage is claimed",
 }
-"""For each kind of `Interval`, from the strongest to the weakest, what its ends promise, apart from rounding."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A measured number and the ends of an interval around it.
+    """A measured number with a lower and an upper end.
 
     Attributes:
         low, high: the ends, low <= estimate <= high.
         estimate: the measured number.
-        kind: what the ends promise, from the strongest kind to the weakest: "bound", the true number lies between them
-            for certain; "probability", it does with probability `level` at least; "interval", they are ends of
-            Student's t interval, whose probability is `level` only if draws are normal; "estimate", nothing.
-        level: the probability of that promise: 1 for "bound", 0 for "estimate"; for "probability" a lower bound on the
-            probability that the true number lies between the ends, and for "interval" this probability if draws are
-            normal.
+        kind: how certain it is that the true number lies between the ends. "bound": it does. "probability": it does
+            with probability `level` or more. "interval": the ends are those of Student's t interval, which holds with
+            probability `level` if the draws are normal. "estimate": nothing is known.
+        level: the probability, in [0, 1], that `kind` speaks of; 1 for "bound" and 0 for "estimate".
 
     Raises:
-        ValueError: another kind, a level outside [0, 1], or ends in another order.
+        ValueError: the kind is another word, the level is outside [0, 1], or low <= estimate <= high does not hold.
     """
 
     low: float
@@ -62,22 +60,22 @@ class Interval:
     ) -> Self:
         """Make Student's t interval for the expectation of independent draws, plus a constant.
 
-        If each draw is known only between a lower and an upper bound, the low end is the low end of the t interval of
-        the lower bounds, and the high end is the high end of the t interval of the upper bounds.
+        Draws may be known only up to bounds. The low end is then the low end of the t interval of the lower bounds, and
+        the high end the high end of the t interval of the upper bounds.
 
         Args:
             values: N >= 2 draws, or the best guesses of them, shape (N,). The estimate is their mean plus `shift`.
-            level: the interval's coverage probability, in (0, 1), if the draws are normal.
-            lows: a lower bound on each draw, shape (N,); `values` if None, as if all draws were known.
-            highs: an upper bound on each draw, shape (N,); `values` if None. That values lie between their bounds is
-                not checked; an end beyond the estimate is moved to it.
-            shift: a constant that is added to the estimate and to both ends.
+            level: the coverage probability, in (0, 1), if the draws are normal.
+            lows: a lower bound on each draw, shape (N,); `values` if None.
+            highs: an upper bound on each draw, shape (N,); `values` if None. It is not checked that the values lie
+                between their bounds; an end that is on the wrong side of the estimate is moved to it.
+            shift: the constant that is added to the estimate and to both ends.
 
         Returns:
             An interval of kind "interval".
 
         Raises:
-            ValueError: a level outside its range, fewer than 2 draws, or a number that is not finite.
+            ValueError: level is outside its range, there are fewer than 2 draws, or a number is not finite.
         """
         wanted = check.real("level", level, above=0, below=1)
         ends = [check.real_array("values", values if end is None else end) for end in (lows, values, highs)]
@@ -91,14 +89,13 @@ class Interval:
         return cls(min(low, estimate), estimate, max(high, estimate), "interval", wanted)
 
     def over(self, bottom: "Interval", least: float, most: float) -> "Interval":
-        """Return an interval of the quotient of this interval's number, which is >= 0, and a positive number.
+        """Return an interval of the quotient of two measured numbers, this one divided by `bottom`.
 
-        Both intervals hold with probability at least self.level + bottom.level - 1, which is the result's `level`, or 0
-        if that is negative. The quotient then lies between self.low/bottom.high and self.high/bottom.low.
+        The ends are low/bottom.high and high/bottom.low. `level` is the sum of both levels less 1, or 0 if that is
+        negative, and `kind` the less certain of both kinds.
 
         Args:
-            bottom: the interval of the positive number; bottom.low > 0. The result is of the weaker of both kinds, in
-                the order "bound", "probability", "interval", "estimate".
+            bottom: the interval of the divisor, with bottom.low > 0. The dividend must be >= 0.
             least, most: the quotient is known to lie in [least, most], to which the ends are cut.
         """
         kind = max(self.kind, bottom.kind, key=list(_KINDS).index)
@@ -109,7 +106,7 @@ class Interval:
         return Interval(low, min(max(estimate, low), high), high, kind, max(self.level + bottom.level - 1, 0.0))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the interval's fields by name, for JSON; infinite ends become None."""
+        """Return the fields by name, for JSON; infinite ends become None."""
         return {
             name: None if isinstance(value, float) and math.isinf(value) else value
             for name, value in asdict(self).items()
@@ -117,6 +114,7 @@ class Interval:
 
 
 def quantiles(values: ArrayLike, at: Sequence[float]) -> dict[str, float]:
-    """Return the quantiles of finite `values` at the probabilities `at`, by the probability as text, such as "0.9"."""
+    """Return the quantiles of finite numbers at the probabilities `at`, as a dictionary with keys such as "0.9" for
+    0.9."""
     numbers = np.quantile(check.real_array("values", values), at)
     return {f"{p:g}": float(number) for p, number in zip(at, numbers, strict=True)}

@@ -15,11 +15,11 @@ from dpzero_theory.check import Array
 
 @dataclass(frozen=True)
 class Operator:
-    """A symmetric matrix A of shape (d, d), given by a function that multiplies it by a vector.
+    """A symmetric (d, d) matrix A, given by a function that multiplies it by a vector.
 
     Attributes:
         d: the number of rows.
-        apply: a function v -> A v, for vectors v of shape (d,).
+        apply: a function that returns A v for a vector v of shape (d,).
         dtype, device: the dtype and the device of the vectors.
     """
 
@@ -42,16 +42,16 @@ class _Ritz:
 
 @dataclass(frozen=True)
 class Tridiagonal:
-    """The result of k steps of the Lanczos method from a starting vector, for a symmetric (d, d) matrix A.
+    """The result of k steps of the Lanczos method from a starting vector v, for a symmetric (d, d) matrix A.
 
-    The result is the tridiagonal matrix T = Q^T A Q for an orthonormal basis Q = (q_1, ..., q_k) of the Krylov space,
-    which v, A v, ..., A^(k - 1) v span for the starting vector v = length * q_1.
+    It is the tridiagonal matrix T = Q^T A Q, where the columns q_1, ..., q_k of Q are an orthonormal basis of the space
+    that v, A v, ..., A^(k - 1) v span (the Krylov space), and v = length q_1.
 
     Attributes:
         diagonal, off_diagonal: the entries of T, of shapes (k,) and (k - 1,).
         last: the norm of the part of A q_k outside the Krylov space; 0 if A maps the space into itself.
-        length: the norm of the starting vector.
-        basis: the vectors q_j as rows, shape (k, d), or None if they were not kept.
+        length: the norm of v.
+        basis: the vectors q_j as rows, shape (k, d); None if they were not kept.
     """
 
     diagonal: Array
@@ -61,36 +61,41 @@ class Tridiagonal:
     basis: Tensor | None
 
     def eigen(self) -> tuple[Array, Array]:
-        """Return the eigenvalues of the tridiagonal matrix T, ascending, and its eigenvectors as columns."""
+        """Return the eigenvalues of the tridiagonal matrix T, ascending, shape (k,), and its eigenvectors as columns,
+        (k, k)."""
         values, vectors = eigh_tridiagonal(self.diagonal, self.off_diagonal)
         return np.asarray(values, np.float64), np.asarray(vectors, np.float64)
 
     def gauss_rule(self) -> tuple[Array, Array]:
-        """Return the points and weights, both of shape (k,), of the Gauss rule that the k Lanczos steps determine.
+        """Return points and weights, each of shape (k,), with which the sum of weight f(point) approximates v^T f(A) v.
 
-        The sum of weight times f(point) approximates v^T f(A) v for any function f of the matrix A, where v is the
-        vector from which the steps start. The weights sum to ||v||^2.
+        A is the matrix, v the starting vector and f any function of a real number. The weights sum to ||v||^2.
         """
         values, vectors = self.eigen()
         return values, self.length**2 * vectors[0] ** 2
 
     def residuals(self) -> Array:
-        """Return for each of the k eigenvalues theta of the tridiagonal matrix T, ascending as in `eigen`, a distance
-        within which the matrix A has an eigenvalue, shape (k,): ||A y - theta y|| for y = Q s, where s is theta's
-        eigenvector of norm 1, and Q has the k basis vectors as columns."""
+        """Return for each eigenvalue of T, ascending, a distance within which A has an eigenvalue, shape (k,).
+
+        For the eigenvalue theta of T with the unit eigenvector s, it is ||A y - theta y||, where y = Q s and the
+        columns of Q are the k basis vectors.
+        """
         # For Lanczos steps the norm is `last` times the absolute last component of s
         return np.asarray(self.last * np.abs(self.eigen()[1][-1]), np.float64)
 
     def ritz(self, accuracy: float | None = None) -> _Ritz:
-        """Return approximate eigenvalues theta and eigenvectors y of the matrix A (Ritz pairs), with the attributes
-        `values`, ascending, and `residuals`, of shape (pairs,), and `vectors`, orthonormal rows, shape (pairs, d).
+        """Return approximate eigenvalues and eigenvectors of A (Ritz pairs), at most k of them.
 
         Args:
-            accuracy: if given, only the pairs are returned, perhaps none, whose residual ||A y - theta y|| is at most
-                `accuracy` times |theta|. If None, all pairs, one for each of the k steps.
+            accuracy: if given, only pairs (theta, y) with ||A y - theta y|| <= accuracy |theta| are returned; there may
+                be none. If None, all k pairs are returned.
+
+        Returns:
+            An object with the eigenvalues `values`, ascending, shape (pairs,); `residuals` ||A y - theta y||, shape
+            (pairs,); and the orthonormal eigenvectors `vectors` as rows, shape (pairs, d).
 
         Raises:
-            PreconditionError: the basis was not kept (`tridiagonalise` keeps it with keep_basis=True).
+            PreconditionError: the basis was not kept (keep_basis=True of `tridiagonalise` keeps it).
         """
         check.precondition(self.basis is not None, "Ritz vectors need the basis: keep_basis=True")
         assert self.basis is not None
@@ -104,11 +109,14 @@ _BLOCK = 2**16  # To save memory, vectors are converted to float64 this many num
 
 
 def dot(a: Tensor, v: Tensor) -> Tensor:
-    """Return the inner products of a vector v with the rows of a matrix, or with another vector, in float64.
+    """Return inner products with a vector v, computed in float64.
 
     Args:
-        a: the matrix, shape (k, d), for a result of shape (k,); or the vector, shape (d,), for a result of shape ().
-        v: shape (d,).
+        a: a matrix, shape (k, d), whose rows are multiplied with v, or one vector, shape (d,).
+        v: a vector, shape (d,).
+
+    Returns:
+        A float64 tensor of shape (k,) for a matrix, or () for a vector.
     """
     # Torch would sum the products of float32 vectors on a CPU in few running float32 sums: the norm of 10^7 normal
     # numbers is then too small by 4e-4, and the norm of 10^8 by 1%.
@@ -119,17 +127,17 @@ def dot(a: Tensor, v: Tensor) -> Tensor:
 
 
 def norm(v: Tensor) -> float:
-    """Return the Euclidean norm of a vector, summed in float64."""
+    """Return the Euclidean norm of a vector, computed in float64."""
     return math.sqrt(float(dot(v, v)))
 
 
 def random_start(d: int, generator: torch.Generator, like: Operator | Tensor) -> Tensor:
-    """Return a random vector, shape (d,), uniform on the unit sphere of R^d.
+    """Return a random unit vector, uniform on the sphere, shape (d,).
 
     Args:
         d: the dimension.
         generator: a CPU generator, so that every device gets the same vector.
-        like: has the dtype and the device of the result.
+        like: an operator or a tensor with the dtype and the device of the result.
     """
     z = torch.randn(d, generator=generator, dtype=like.dtype)
     unit: Tensor = z / norm(z)
@@ -137,18 +145,19 @@ def random_start(d: int, generator: torch.Generator, like: Operator | Tensor) ->
 
 
 def tridiagonalise(operator: Operator, start: Tensor, steps: int, keep_basis: bool = False) -> Tridiagonal:
-    """Run the Lanczos method for at most `steps` steps; each multiplies a matrix A by a vector once.
+    """Run the Lanczos method with full reorthogonalisation for at most `steps` steps.
 
-    Fewer steps are made if A maps the space that the basis so far spans into itself; `last` of the result is then 0.
+    Each step multiplies the matrix by a vector once. The run ends early if the matrix maps the space that the basis
+    vectors so far span into itself; `Tridiagonal.last` is then 0.
 
     Args:
-        operator: the matrix A, symmetric of shape (d, d).
-        start: a vector of shape (d,) that is not zero.
+        operator: the symmetric (d, d) matrix.
+        start: the starting vector, not zero, shape (d,).
         steps: the largest number of steps, at least 1.
-        keep_basis: whether the result has the orthonormal basis of this space too, which needs steps * d numbers.
+        keep_basis: True to keep the basis vectors in the result, which takes steps * d numbers.
 
     Raises:
-        ValueError: a start of another shape, or zero, or a product that is not finite.
+        ValueError: start has another shape or is zero, or a product with the matrix is not finite.
     """
     k = min(check.integer("steps", steps), operator.d)
     if start.shape != (operator.d,):

@@ -1,10 +1,9 @@
-"""The ranks of a model's linear layers by the factors that K-FAC has, for directions of low rank.
+"""Measures the effective ranks of a model's linear layers, from which `Problem.layer_rank` is taken.
 
-K-FAC takes the block of the curvature that belongs to a linear layer's weights for the Kronecker product of A, the
-second moment of the layer's inputs, and B, the one of the loss's derivatives by its outputs. For such curvature the
-theorem for directions of low rank depends on r_A + r_B (dpzero_theory/theory/sharp/proof.md, section 15), which
-`--layer-rank` of the calculator takes. Whether curvature is such a product is an assumption. The module has hooks on
-its layers while it is measured; its weights and their `grad` stay as they are.
+K-FAC approximates a linear layer's block of the curvature by the Kronecker product of A, the second moment of the
+layer's inputs, and B, the second moment of the loss's derivatives by its outputs. If the curvature is such a product,
+which is an assumption, the theorem for directions of low rank depends on trace(A)/||A||_2 + trace(B)/||B||_2
+(dpzero_theory/theory/sharp/proof.md, section 15).
 """
 
 from functools import partial
@@ -17,18 +16,20 @@ from dpzero_theory.curvature.objective import Objective
 
 
 def layer_ranks(objective: Objective) -> list[dict[str, Any]]:
-    """Measure r_A = tr(A)/||A||_2 and r_B = tr(B)/||B||_2 of each linear layer whose weight matrix is trainable.
+    """Measure r_A = trace(A)/||A||_2 and r_B = trace(B)/||B||_2 of each linear layer whose weight matrix is trainable.
 
-    A is the second moment of the layer's inputs, and B the second moment of the loss's derivatives by its outputs, over
-    samples and all further axes, such as a text's tokens, at the module's own weights. For a layer that the forward
-    pass uses several times, both are sums over the uses.
+    A is the second moment of the layer's inputs, and B the second moment of the loss's derivatives by its outputs, at
+    the module's own weights. Both are over samples and all further axes, such as the tokens of a text, and over all
+    uses of a layer that the forward pass uses several times. The module has hooks during the call; its weights and
+    their `grad` do not change.
 
     Args:
         objective: the module, its losses and the samples.
 
     Returns:
-        A dictionary for each `nn.Linear` (no subclass) that the losses reach, in the order of the forward pass, unless
-        its A or B is 0: "layer", its name; "shape" of its weights; "input_rank", r_A; and "output_rank", r_B.
+        A dictionary for each `nn.Linear` (not for subclasses) on which the losses depend, in the order of the forward
+        pass, unless its A or B is 0. Its keys are "layer", the layer's name; "shape", the shape of its weight matrix;
+        "input_rank", r_A; and "output_rank", r_B.
     """
     module, losses = objective.module, objective.per_sample
     layers = {

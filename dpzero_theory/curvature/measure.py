@@ -1,10 +1,8 @@
-"""Measures the constants that the theorems need of an objective: L, ell, r, gap and B, with caveats on each.
+"""Measures the constants that the theorems need of a model's losses, with a caveat on each.
 
-They are the Lipschitz constant, the smoothness, the effective rank, F(x0) - F* and a bound on |F| (see
-`theory.problem.Problem`). Everything is measured on the samples of the objective at a few points: the start, and points
-on the path of gradient descent from it. The constants are the upper ends of the intervals, since the theorems need
-upper bounds. The caveats say which constants are estimates nevertheless. Nothing is written, and the model's weights
-stay as they are.
+The constants are fields of `theory.problem.Problem`: Lipschitz constant, smoothness, effective rank, gap and loss
+bound. They are measured on given samples at the model's own weights and at points on a path of gradient descent from
+there. Where there is an interval, its upper end is taken, since the theorems need upper bounds.
 """
 
 from collections.abc import Sequence
@@ -30,21 +28,23 @@ _MOMENTS = (2, 4)  # Means of ||grad f_i||^m are reported for these m: --gradien
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureSettings:
-    """What `measure` measures of a model's losses, and how much computation it spends.
+    """What `measure` measures, and how much computation it spends.
 
     Attributes:
-        points: how many points on the path of gradient descent are measured, the start included; at least 1.
-        path_steps: the number of steps of gradient descent between two points. Their step size is 1 over the upper end
-            of the measured ||Hess F(x0)||, where F is the mean loss and x0 the start; it is halved where F would rise.
-        effort: how many Hessian products are spent on the spectrum at each point, as `spectrum.Effort`.
-        sample_hessians: how many single samples' Hessians are measured at each point; at least 2.
-        sample_effort: how many products are spent on each single sample's Hessian, as `spectrum.Effort`.
-        power: the even p of the matrix (sum_k A_k^p)^(1/p), which bounds the Hessians A_k at all points; 0 for none.
+        points: the number of points (vectors of weights) on the path of gradient descent, with the model's own weights;
+            at least 1.
+        path_steps: the number of gradient steps between two points, at least 0. The step size is 1 over the upper end
+            of the norm of the mean loss's Hessian at the first point; it is halved where the mean loss would rise.
+        effort: how many products with the mean loss's Hessian are spent at each point.
+        sample_hessians: the number of samples whose own Hessian is measured at each point, at least 2.
+        sample_effort: how many products are spent on each such sample's Hessian.
+        power: the even number p in the matrix (sum_k A_k^p)^(1/p), which bounds the mean loss's Hessians A_k at all
+            points; 0 if it is not to be measured.
         level: the coverage probability of each interval, in (0, 1).
-        least_loss: a lower bound on every loss.
+        least_loss: a number that no sample's loss is below.
 
     Raises:
-        ValueError: a field outside its range: path_steps must be >= 0, and least_loss finite.
+        ValueError: a field is outside its range.
     """
 
     points: int = 3
@@ -79,19 +79,20 @@ class _Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """All that was measured of a model's losses.
+    """All that `measure` measured of a model's losses.
 
     Attributes:
-        n, d: the number of samples and the number of weights.
-        data: what the samples are: "public", "synthetic" or "private".
-        settings: what was asked for.
-        points: for each point on the path an object with the number of `steps` of gradient descent to it, the mean loss
-            `value`, the samples' `gradient_norms`, shape (n,), `spectrum`, the `Spectrum` of the mean loss's Hessian,
-            and `samples`, the largest norm and the root mean square trace of single samples' Hessians (`Samples`).
-        shared: the spectrum of a matrix that bounds the Hessians at all points; None if one point was measured, or the
-            settings ask for no such matrix (power 0).
-        layers: a dictionary for each linear layer at the start, with the effective ranks of its inputs' and its output
-            derivatives' second moments, as `layers.layer_ranks` returns them.
+        n: the number of samples.
+        d: the number of trainable weights.
+        data: the kind of the samples: "public", "synthetic" or "private".
+        settings: the settings with which it was measured.
+        points: one object for each point on the path, with the attributes `steps`, the number of gradient steps from
+            the model's own weights; `value`, the mean loss; `gradient_norms`, the norm of the gradient of each sample's
+            loss, shape (n,); `spectrum`, the `Spectrum` of the mean loss's Hessian; and `samples`, the `Samples` of
+            single samples' Hessians.
+        shared: the `Spectrum` of a matrix H with -H <= A <= H for the mean loss's Hessian A at every point; None with
+            one point, or if settings.power is 0.
+        layers: what `layers.layer_ranks` returns at the model's own weights.
     """
 
     n: int
@@ -104,25 +105,31 @@ class Measurement:
 
     @property
     def trace_bound(self) -> float:
-        """The upper end of the interval of tr(H) for one matrix H with -H <= Hess F <= H at all measured points, F
-        being the mean loss. If no H was measured, the largest upper end of tr|Hess F| over the points: with one point
-        it serves as the bound on tr(H), H = |Hess F|; with several the theorems' tr(H) may be larger."""
+        """The upper end for trace(H), where H is a matrix with -H <= A <= H for the mean loss's Hessian A at every
+        point.
+
+        If `shared` is None it is the largest upper end of trace|A| over the points; for several points the smallest
+        possible trace(H) may then be larger.
+        """
         spectra = [self.shared] if self.shared else [point.spectrum for point in self.points]
         return max(spectrum.absolute_trace.high for spectrum in spectra)
 
     @property
     def smoothness(self) -> float:
-        """The smoothness ell, measured: the largest upper end of the norms of Hessians of the mean loss and of single
-        samples' losses at all points, and of the matrix that bounds all Hessians of the mean loss."""
+        """The largest upper end of the norms of all measured Hessians: of the mean loss, of single samples, and of
+        `shared`."""
         norms = [point.spectrum.norm.high for point in self.points] + [point.samples.norm for point in self.points]
         return max(norms + ([self.shared.norm.high] if self.shared else []))
 
     def constants(self) -> dict[str, float]:
-        """Return the constants that the theorems need, by their names in `theory.problem.Problem`: "d"; "smoothness",
-        the property; "r", `trace_bound`, and "sample_rank", the largest upper end of the root mean square over samples
-        of tr|Hess f_i|, both over the smoothness and cut to [1, d]; "gap", the first mean loss less `least_loss`, an
-        upper bound; and two lower bounds, as other samples and points may have more: "lipschitz", the largest norm of a
-        sample's gradient, and "loss_bound", the largest |mean loss|."""
+        """Return the constants that the theorems need, by their names in `theory.problem.Problem`.
+
+        "d" and "smoothness" are the attributes. "r" is `trace_bound`, and "sample_rank" the largest upper end of the
+        root mean square over samples of trace|Hess f_i|, where f_i is a sample's loss; both are divided by the
+        smoothness and cut to [1, d]. "gap" is the mean loss at the first point less `settings.least_loss`. "lipschitz"
+        is the largest norm of a sample's gradient, and "loss_bound" the largest absolute mean loss; both may be larger
+        elsewhere.
+        """
         # The largest upper end, over points, of the root mean square of tr|Hess f_i| over the losses f_i of samples
         samples = max(point.samples.trace.high for point in self.points)
         return {
@@ -131,8 +138,8 @@ class Measurement:
             # At other points and for other samples gradients may be longer, so this is a lower bound.
             "lipschitz": max(float(point.gradient_norms.max()) for point in self.points),
             "smoothness": self.smoothness,
-            "gap": self.points[0].value - self.settings.least_loss,  # an upper bound
-            "loss_bound": max(abs(point.value) for point in self.points),  # a lower bound
+            "gap": self.points[0].value - self.settings.least_loss,  # an upper bound: the least loss may be larger
+            "loss_bound": max(abs(point.value) for point in self.points),  # a lower bound: |F| may be larger elsewhere
             "sample_rank": self._effective_rank(samples),
         }
 
@@ -141,6 +148,7 @@ class Measurement:
         return min(max(trace / self.smoothness, 1.0), float(self.d))
 
     def caveats(self) -> tuple[str, ...]:
+        """Return sentences that say how each constant was measured, and why the theorems may need another value."""
         where = f"{len(self.points)} point{'s' * (len(self.points) > 1)} and {self.n} samples"
         level = f"{self.settings.level:g}"
         said = [
@@ -169,6 +177,8 @@ class Measurement:
         return tuple(said)
 
     def problem_file(self) -> ProblemFile:
+        """Return the problem file that `dpzero_theory.params` reads, with the constants, the caveats and the
+        measurements."""
         measurements = {
             "samples": self.n,
             "gradient_moments": {
@@ -217,22 +227,18 @@ def measure(
     results_not_private: bool = False,
     settings: MeasureSettings | None = None,
 ) -> Measurement:
-    """Measure the constants that the DPZero theorems (`theory`) need of a model's losses, starting at the model's own
-    weights: Lipschitz constant, smoothness, effective rank, gap to the least loss and largest loss.
+    """Measure the constants that the theorems need of a model's losses, starting at the model's own weights.
 
     Args:
-        objective: module, losses and samples.
+        objective: the module, its losses and at least 2 samples.
         generator: a CPU generator, the only source of randomness.
-        data: what the samples are: "public", "synthetic" or "private".
-        results_not_private: must be True for private data: the caller knows that the results are not private.
+        data: the kind of the samples: "public", "synthetic" or "private".
+        results_not_private: must be True for private data. It says that the caller will not call the results private.
         settings: what to measure; `MeasureSettings()` if None.
 
-    Returns:
-        The measurements; their method `problem_file` makes the file that `dpzero_theory.params` reads.
-
     Raises:
-        ValueError: `data` is none of its values, fewer than 2 samples, or a Hessian's product that is not finite.
-        PreconditionError: private data without results_not_private, or a Hessian that is zero.
+        ValueError: `data` is another word, there are fewer than 2 samples, or a product with a Hessian is not finite.
+        PreconditionError: the data is private and results_not_private is False, or a Hessian is zero.
     """
     check.precondition(
         check.choice("data", data, DATA) != "private" or results_not_private,

@@ -1,8 +1,8 @@
 """A torch module and a per-sample loss as a function of one flat vector of weights, with its derivatives.
 
-The function is F(x) = (1/n) sum_i f(x; xi_i), the mean loss at the weights x over the n samples xi_i given. Derivatives
-are by torch.func. Hessian-vector products differentiate forward over reverse, which needs about the memory of two
-gradients of one batch at a time; per-sample gradients use vmap. The module's own weights are read, and never changed.
+The module's own weights are read, and never changed. Derivatives are by torch.func: products with a Hessian
+differentiate forward over reverse, which needs about the memory of two gradients of one batch, and gradients of single
+samples use vmap.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,9 +21,9 @@ Batch = Any
 Losses = Callable[[nn.Module, Batch], Tensor]
 """A function (module, batch) that returns one loss for each sample of the batch, shape (batch,)."""
 
+# The largest number of entries, samples times weights, of the gradients of single samples that are computed at once.
+# One sample's gradient may have more.
 _VMAP_NUMBERS = 1 << 24
-"""The largest number of entries, samples times d, of the per-sample gradients that are computed at once. A single
-sample's gradient may have more."""
 
 
 class _Call(nn.Module):
@@ -37,24 +37,25 @@ class _Call(nn.Module):
 
 
 class Objective:
-    """The mean loss F and the samples' losses f_i at any weights x, without touching the module's own weights.
+    """The losses of n samples as functions of one flat vector x of all trainable weights, shape (d,).
 
     Args:
-        module: in eval mode, because dropout and batch statistics would couple or randomise the samples. Its weights
-            with requires_grad make up x, tied weights once; the other weights stay as they are.
-        losses: a function (module, batch) that returns one loss for each sample.
-        batches: the samples, as tensors whose first axis is the sample, alone or in lists, tuples and dictionaries; one
-            batch is differentiated at a time.
+        module: a module in eval mode, so that samples do not depend on each other or on random numbers. x has its
+            weights with requires_grad, tied weights once; the other weights are constants.
+        losses: a function (module, batch) that returns one loss for each sample of the batch, shape (batch,).
+        batches: the samples, in batches that are differentiated one at a time: tensors whose first axis is the sample,
+            alone or in lists, tuples and dictionaries.
 
     Attributes:
         module, per_sample, batches: the arguments module, losses and batches.
-        start: the module's own weights as one flat vector, shape (d,).
-        d, n: the number of weights and the number of samples.
-        sizes: how many samples each batch has.
+        start: the module's own weights as a flat vector, shape (d,).
+        d: the number of trainable weights.
+        n: the number of samples.
+        sizes: the number of samples in each batch.
 
     Raises:
-        ValueError: a module in training mode or without trainable weights, or of several dtypes; losses of a shape
-            other than (batch,); no batches.
+        ValueError: the module is in training mode, has no trainable weights or weights of several dtypes; there are no
+            batches; or the losses have another shape than (batch,).
     """
 
     def __init__(self, module: nn.Module, losses: Losses, batches: Sequence[Batch]) -> None:
@@ -75,9 +76,9 @@ class Objective:
         self.n = sum(self.sizes)
 
     def unflatten(self, x: Tensor) -> dict[str, Tensor]:
-        """Return the module's weights by name, as views of the flat vector x, shape (d,).
+        """Return the trainable weights by name, as views of the flat vector x, shape (d,).
 
-        The names are "module." and the names of `nn.Module.named_parameters`; frozen weights are not among them.
+        The names are those of `nn.Module.named_parameters` with "module." before them.
         """
         parts = torch.split(x, [shape.numel() for shape in self._shapes.values()])
         return {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
@@ -103,17 +104,17 @@ class Objective:
         return total
 
     def losses(self, x: Tensor) -> Tensor:
-        """Return all n samples' losses, in the batches' order, at the flat weights x, shape (d,): float64, shape
+        """Return the losses of all samples at the weights x, shape (d,), in the order of the batches: float64, shape
         (n,)."""
         weights = self.unflatten(x)
         return torch.cat([self._losses(weights, batch).double() for batch in self.batches])
 
     def value(self, x: Tensor) -> float:
-        """Return the mean loss F(x) of all samples at the flat weights x, shape (d,), summed in float64."""
+        """Return the mean loss of all samples at the weights x, shape (d,), summed in float64."""
         return float(self.losses(x).mean())
 
     def gradient(self, x: Tensor) -> Tensor:
-        """Return the gradient of the mean loss F by the flat weights, shape (d,), at x, of the same shape."""
+        """Return the gradient of the mean loss at the weights x, shape (d,), as a flat vector of this shape."""
         weights = self.unflatten(x)
         return (
             sum((self._as_vector(grad(self._sum_of_losses)(weights, batch)) for batch in self.batches), x.new_zeros(()))
@@ -121,18 +122,16 @@ class Objective:
         )
 
     def descend(self, x: Tensor, steps: int, step_size: float) -> Tensor:
-        """Return the weights, shape (d,), after gradient descent on the mean loss of all samples from the weights x.
+        """Return the weights, shape (d,), after gradient descent on the mean loss. Raises ValueError for invalid
+        arguments.
 
-        The mean loss never rises: if a step would make it rise, the step size is halved, for all further steps too. If
-        it would still rise with 1e-12 of the given step size, the weights so far are returned.
+        The mean loss never rises: if a step would raise it, the step size is halved, for all later steps too. If it
+        would still rise with 1e-12 of `step_size`, the descent ends.
 
         Args:
-            x: the start, shape (d,).
+            x: the starting weights, shape (d,).
             steps: the largest number of steps, >= 0.
             step_size: the first step size, > 0.
-
-        Raises:
-            ValueError: steps or a step size outside its range.
         """
         alpha = check.real("step_size", step_size, above=0)
         value = self.value(x)
@@ -150,21 +149,17 @@ class Objective:
         return x
 
     def hessian(self, x: Tensor) -> Operator:
-        """Return the Hessian of the mean loss at the flat weights x, as an operator on vectors like x, shape (d,).
+        """Return the Hessian of the mean loss at the weights x, shape (d,), as an `Operator`.
 
-        One product costs about as much as 4 evaluations of all losses.
+        One product with a vector costs about as much as 4 evaluations of all losses.
         """
         return self._operator(x, self.batches, self.n)
 
     def sample_hessian(self, x: Tensor, index: int) -> Operator:
-        """Return the Hessian of one sample's loss at the weights x, as a function that multiplies it by a vector.
+        """Return the Hessian of one sample's loss at the weights x, shape (d,), as an `Operator`.
 
-        Args:
-            x: the weights, shape (d,).
-            index: the sample's number, counted through all batches from 0.
-
-        Raises:
-            IndexError: no sample has this number.
+        `index` is the sample's number, counted through all batches from 0. Raises IndexError if no sample has this
+        number.
         """
         return self._operator(x, [self._sample(index)], 1)
 
@@ -193,11 +188,10 @@ class Objective:
         raise IndexError("sample index out of range")
 
     def gradient_norms(self, x: Tensor) -> Tensor:
-        """Return the L2 norm of the gradient of the loss of each of the n samples, float64, shape (n,).
+        """Return the L2 norm of the gradient of each sample's loss at the weights x, shape (d,): float64, shape (n,).
 
-        `x` has the flat weights, shape (d,). Samples go through vmap, several at once unless the model has so many
-        weights that only one gradient fits into 2^24 numbers. Each sample is then differentiated on its own, without
-        vmap, which some modules do not support.
+        Several samples are differentiated at once by vmap. If d is above 2^23, they are differentiated one at a time,
+        without vmap, which some modules do not support.
         """
         weights = self.unflatten(x)
         norms: list[Tensor] = []

@@ -1,9 +1,9 @@
-"""Bounds on v^T f(A) v and on the eigenvalues of a symmetric matrix A from a few Lanczos steps that start at v.
+"""Bounds on v^T f(A) v and on the eigenvalues of a symmetric matrix A from a few Lanczos steps that start at a vector
+v.
 
-The spectral measure of A at v has mass (v^T y)^2 at the eigenvalue of each eigenvector y. k steps determine the first 2
-k moments of this measure. The k-point Gauss rule is the measure on k points that has the same moments (Golub and
-Meurant, "Matrices, Moments and Quadrature", 2010). A measure is given here by its Jacobi matrix, the tridiagonal matrix
-that Lanczos steps with it give.
+The spectral measure of A at v has mass (v^T y)^2 at the eigenvalue of each eigenvector y. k steps determine its first 2
+k moments. The k-point Gauss rule is the measure on k points with the same moments (Golub and Meurant, "Matrices,
+Moments and Quadrature", 2010). A measure is given here by its Jacobi matrix, the tridiagonal matrix of Lanczos steps.
 """
 
 import math
@@ -19,20 +19,20 @@ from dpzero_theory.curvature.lanczos import Tridiagonal
 
 
 def root_bracket(tri: Tridiagonal, power: int, signed: bool) -> tuple[float, float, float]:
-    """Return bounds on, and an estimate of, v^T S^(1/p) v, where S is a symmetric matrix A or its square.
+    """Return bounds on v^T S^(1/p) v, and an estimate, where S is a symmetric matrix A or its square.
 
     Args:
-        tri: the result of Lanczos steps with the matrix A from the vector v.
+        tri: the result of Lanczos steps with A from the vector v.
         power: the integer p >= 2.
-        signed: whether S is A^2, so that with p = 2 the number is v^T |A| v. If False, S is A, which must be positive
+        signed: if True, S = A^2; with p = 2 the number is then v^T |A| v. If False, S = A, which must be positive
             semidefinite; this is not checked.
 
     Returns:
-        (low, estimate, high), with low and high certain apart from rounding. All three are the exact number if A maps
+        (low, estimate, high). low and high are certain apart from rounding. All three are the exact number if A maps
         the space that the steps span into itself.
 
     Raises:
-        ValueError: a power below 2.
+        ValueError: power is below 2.
     """
     # The number is the integral of f(s) = s^(1/p) over the spectral measure of S at v. The estimate is the integral by
     # the Gauss rule of A: of x^(1/p), where points x below 0 count as 0, or, for S = A^2, of |x|^(2/p)
@@ -98,23 +98,25 @@ def _rule_value(a: Array, b: Array, mass: float, power: int) -> float:
 
 
 def _small_share(d: int, probability: float) -> float:
-    # Returns c with P((v^T y)^2 < c) = `probability`, for v uniform and y fixed on the unit sphere of R^d: the law of
-    # (v^T y)^2 is Beta(1/2, (d - 1)/2)
+    # Returns c with P((v^T y)^2 < c) = `probability`, for v uniform and y fixed on the unit sphere of R^d:
+    # (v^T y)^2 has the distribution Beta(1/2, (d - 1)/2)
     return 1.0 if d == 1 else float(special.betaincinv(0.5, (d - 1) / 2, probability))
 
 
 def probable_ends(tri: Tridiagonal, d: int, failure: float) -> tuple[float, float]:
-    """Return (low, high), between which all eigenvalues of a symmetric matrix A lie with probability >= 1 - failure.
+    """Return (low, high), between which all eigenvalues of a symmetric matrix lie with probability at least 1 -
+    failure.
 
-    They are the smallest and the largest eigenvalue themselves if A maps the space that the steps span into itself.
+    They are the smallest and the largest eigenvalue if the matrix maps the space that the Lanczos steps span into
+    itself.
 
     Args:
-        tri: the result of Lanczos steps with A from a random vector, uniform on a sphere around 0 in R^d.
+        tri: the result of Lanczos steps from a random vector, uniform on a sphere around 0 in R^d.
         d: the dimension.
-        failure: the probability, in (0, 1), with which the ends may fail.
+        failure: the probability, in (0, 1), with which an eigenvalue may lie outside.
 
     Raises:
-        ValueError: a failure outside its range.
+        ValueError: failure is outside its range.
     """
     # Let p_0, ..., p_k be the orthonormal polynomials of the spectral measure of A at v. The top eigenvector carries
     # mass w of the measure, so for every polynomial p, int p^2 >= w p(lambda_max)^2; for p = sum_j p_j(lambda_max) p_j

@@ -1,13 +1,11 @@
-"""A matrix that bounds the Hessian at several points at once, as Assumption asp:rank asks for at all points.
+"""A matrix that bounds the Hessians at several points at once, as Assumption asp:rank of the DPZero paper needs it.
 
-The assumption asks for one H with -H <= Hess F(x) <= H everywhere. At a point with Hessian A every such H has tr(H) >=
-tr|A|: in the eigenbasis of A, H_jj >= |lambda_j|. So the largest tr|A_k| over points is a lower bound on tr(H). From
-above, for even p,
+The assumption asks for one H with -H <= Hess F(x) <= H at every x. For Hessians A_k at m points and even p,
 
     H_p = (sum_k A_k^p)^(1/p)   satisfies   -H_p <= A_k <= H_p   for every k,
 
-since sum_k A_k^p >= A_k^p = |A_k|^p and s -> s^(1/p) is operator monotone (Loewner and Heinz). For m points tr(H_p) is
-at most m^(1/p) times the smallest possible. Between the points nothing is claimed.
+since sum_k A_k^p >= A_k^p = |A_k|^p and s -> s^(1/p) is operator monotone (Loewner and Heinz). trace(H_p) is at most
+m^(1/p) times the smallest possible trace of such an H. Between the points nothing is claimed.
 """
 
 from collections.abc import Sequence
@@ -20,17 +18,17 @@ from dpzero_theory.curvature.lanczos import Operator
 
 
 def common(operators: Sequence[Operator], power: int) -> Operator:
-    """Return the matrix S = sum_k A_k^p of symmetric matrices A_k; its p-th root H has -H <= A_k <= H for every k.
+    """Return the matrix S = sum_k A_k^p of symmetric matrices A_k. Its root H = S^(1/p) satisfies -H <= A_k <= H for
+    every k.
 
-    So H bounds all A_k in the order of symmetric matrices. `measure_spectrum` measures H if it gets S and root=p. One
-    product of S with a vector costs p products with each A_k.
+    `measure_spectrum` with root=p measures H. One product of S with a vector takes p products with each A_k.
 
     Args:
-        operators: the matrices A_k, at least one, of one shape.
+        operators: the matrices A_k, at least one, all of the same shape.
         power: the even number p >= 2.
 
     Raises:
-        ValueError: an argument outside its range.
+        ValueError: an argument is outside its range.
     """
     p = check.integer("power", power, at_least=2)
     if p % 2:

@@ -1,9 +1,7 @@
-"""Measures Hessians of single samples' losses f_i: the largest norm, and the root mean square of tr|Hess f_i|.
+"""Measures the Hessians of single samples' losses: their largest norm, and the root mean square of trace|Hessian|.
 
-The norm enters the smoothness ell, and the root mean square the `sample_rank` of `theory.problem.Problem`.
-
-tr|Hess f_i(x)| is the smallest trace of an H_i with -H_i <= Hess f_i(x) <= H_i. A mean over samples, unlike a maximum,
-can be measured on a few of them.
+The norm enters `Problem.smoothness`, and the root mean square `Problem.sample_rank`. For a Hessian A, trace|A| is the
+sum of the absolute eigenvalues; it is the smallest trace of a matrix H with -H <= A <= H.
 """
 
 import math
@@ -19,12 +17,13 @@ from dpzero_theory.curvature.spectrum import Effort, measure_spectrum
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """What was measured of the Hessians of single samples' losses f_i.
+    """What was measured of the Hessians of single samples' losses.
 
     Attributes:
-        norm: the largest upper end of the intervals of ||Hess f_i|| for the samples drawn.
-        trace: a t interval, from the samples drawn, for the root mean square of tr|Hess f_i| over all samples.
-        count: how many samples were drawn.
+        norm: the largest upper end of the spectral norm of a Hessian, over the samples drawn.
+        trace: an `Interval` of the root mean square of trace|Hessian| over all samples (the sum of the absolute
+            eigenvalues), by Student's t from the samples drawn.
+        count: the number of samples drawn.
     """
 
     norm: float
@@ -40,22 +39,21 @@ def measure_samples(
     effort: Effort,
     level: float,
 ) -> Samples:
-    """Measure the Hessians of single samples' losses f_i at the weights x, for distinct samples drawn at random.
+    """Measure the Hessians of single samples' losses at the weights x, for distinct samples drawn at random.
 
-    The upper end of the interval for the root mean square of tr|Hess f_i| errs on the safe side; the lower end is no
-    bound.
+    The upper end of `Samples.trace` errs on the side of being too large; the lower end is not a bound.
 
     Args:
         objective: the losses of at least 2 samples.
         x: the weights, shape (d,).
-        generator: a CPU generator, which draws the samples and directions.
-        count: how many samples, at least 2; all of them if the objective has fewer.
-        effort: how many Hessian products are spent on each sample, as `spectrum.Effort`.
-        level: the coverage probability of the interval of the trace, and of each norm.
+        generator: a CPU generator, which draws the samples and the directions.
+        count: the number of samples, at least 2; all are taken if there are fewer.
+        effort: how many products with each sample's Hessian to spend.
+        level: the coverage probability of `Samples.trace`, and of each norm's upper end.
 
     Raises:
-        ValueError: fewer than 2 samples, or a product of a Hessian with a vector that is not finite.
-        PreconditionError: a Hessian that is zero.
+        ValueError: there are fewer than 2 samples, or a product with a Hessian is not finite.
+        PreconditionError: a Hessian is zero.
     """
     # The upper end of one sample's bracket is a number T with E[T | i] >= tr|Hess f_i|, so E[T^2] is at least the mean
     # square of the traces

@@ -1,11 +1,10 @@
-"""Norm, trace, trace of the absolute value, effective rank and density of a symmetric matrix, from its products.
+"""Measures norm, trace, effective rank and spectral density of a symmetric matrix by products with vectors.
 
-One Lanczos run from a random start (`search` steps) finds the largest eigenvalues. Its Ritz vectors (approximate
-eigenvectors) that have converged, Q, are deflated: tr f(A) = tr(Q^T f(A) Q) + E[u^T f(A) u] for u = (I - Q Q^T) z. The
-second term is averaged over independent random directions u, the probes, each with its own Lanczos run (`steps` steps).
-This is Hutch++ (Meyer, Musco, Musco and Woodruff 2021) in the Krylov form of Chen and Hallman (2022), and stochastic
-Lanczos quadrature (Ubaru, Chen and Saad 2017). For f(t) = |t| each u^T |A| u is known only between two quadrature
-rules, and the interval contains both.
+One Lanczos run from a random start finds the largest eigenvalues. Let Q be its converged Ritz vectors (approximate
+eigenvectors) as columns. Then trace f(A) = trace(Q^T f(A) Q) + E[u^T f(A) u] for u = (I - Q Q^T) z with random z. The
+second term is averaged over independent random u, the probes, with a Lanczos run for each. This is Hutch++ (Meyer,
+Musco, Musco and Woodruff 2021) in the Krylov form of Chen and Hallman (2022), and stochastic Lanczos quadrature (Ubaru,
+Chen and Saad 2017). For f(t) = |t|, u^T |A| u is known only between two quadrature rules, and intervals contain both.
 """
 
 import math
@@ -21,22 +20,22 @@ from dpzero_theory.curvature.intervals import Interval
 from dpzero_theory.curvature.lanczos import Operator, Tridiagonal, dot, norm, random_start, tridiagonalise
 from dpzero_theory.curvature.quadrature import probable_ends, root_bracket
 
+# A Ritz vector y of a matrix A, with Ritz value theta, counts as converged if ||A y - theta y|| <= 0.05 |theta|. Then
+# y^T |A| y is known to a relative 0.13%.
 _CONVERGED = 0.05
-"""A Ritz vector y of a matrix A, with Ritz value theta, counts as converged if ||A y - theta y|| <= 0.05 |theta|. Then
-y^T |A| y is known to a relative 0.13%."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How many matrix-vector products to spend on a spectrum: search + probes * steps at most.
+    """How many products with a matrix to spend on its spectrum: at most search + probes * steps.
 
     Attributes:
-        search: Lanczos steps of the run that looks for the largest eigenvalues, at least 1.
-        probes: how many random directions the traces are averaged over, at least 2.
-        steps: Lanczos steps from each of these directions, at least 2.
+        search: the number of Lanczos steps that look for the largest eigenvalues, at least 1.
+        probes: the number of random directions over which traces are averaged, at least 2.
+        steps: the number of Lanczos steps from each of these directions, at least 2.
 
     Raises:
-        ValueError: a number below the least that is allowed.
+        ValueError: a field is outside its range.
     """
 
     search: int = 40
@@ -53,23 +52,23 @@ class Effort:
 class Spectrum:
     """What was measured of a symmetric (d, d) matrix A, or of the root A^(1/p) of a positive semidefinite A.
 
-    If the root was measured, A in norm, trace, absolute_trace, rank, bracket, points and weights stands for the root.
-    Traces are averaged over random directions, the probes.
+    |A| has the absolute values of A's eigenvalues, with the same eigenvectors. If the root was measured, A stands for
+    the root in `norm`, `absolute_trace`, `rank`, `bracket`, `points` and `weights`, and `trace` is the same as
+    `absolute_trace`.
 
     Attributes:
-        norm: an `Interval` of ||A||_2. The lower end is the largest absolute value of a Ritz value (an approximate
-            eigenvalue), and certain, up to the rounding of A's products (about 1e-7 of it in float32); the upper end
-            has the interval's probability.
-        trace: an `Interval` of tr(A).
-        absolute_trace: an `Interval` of tr|A|, the smallest trace of an H with -H <= A <= H.
-        rank: an `Interval` of tr|A|/||A||_2, the effective rank of |A|, in [1, d].
-        bracket: numbers (low, estimate, high) from means over the probes, with E[low] <= tr|A| <= E[high].
-        extremes: the smallest and the largest Ritz value of A itself, even if its root was measured.
-        residual: there is an eigenvalue of A within this distance of the Ritz value of A with the largest absolute
-            value, in the Lanczos run that searches for the largest eigenvalues.
-        points, weights: the measured spectral density: eigenvalues, ascending, and their weights, which sum to d.
-            Eigenvalues that have converged have weight 1; the others come from stochastic Lanczos quadrature.
-        products: how many products of A with a vector were spent.
+        norm: an `Interval` of ||A||_2. The lower end is certain apart from rounding.
+        trace: an `Interval` of trace(A).
+        absolute_trace: an `Interval` of trace|A|.
+        rank: an `Interval` of the effective rank trace|A|/||A||_2, cut to [1, d].
+        bracket: numbers (low, estimate, high) with E[low] <= trace|A| <= E[high] over the random directions.
+        extremes: the smallest and the largest approximate eigenvalue (Ritz value) of A itself, even if its root was
+            measured.
+        residual: A itself has an eigenvalue within this distance of the approximate one with the largest absolute
+            value.
+        points: approximate eigenvalues, ascending, shape (points,).
+        weights: how many eigenvalues each of the points stands for, not necessarily whole numbers; they sum to d.
+        products: the number of products of A with a vector that were made.
     """
 
     norm: Interval
@@ -98,13 +97,13 @@ def measure_spectrum(
         operator: the matrix A.
         generator: a CPU generator, the only source of randomness.
         effort: how many products to spend; `Effort()` if None.
-        level: the coverage probability, in (0, 1), of each interval on its own; what it assumes is `Interval.kind`.
-        root: an integer p >= 2, to measure A^(1/p) of a positive semidefinite A (which is not checked); None measures
+        level: the probability, in (0, 1), of each interval on its own; `Interval.kind` says what it assumes.
+        root: an integer p >= 2 to measure A^(1/p) of a positive semidefinite A, which is not checked; None to measure
             A.
 
     Raises:
-        ValueError: a level or root outside its range, or a product that is not finite.
-        PreconditionError: A = 0.
+        ValueError: level or root is outside its range, or a product is not finite.
+        PreconditionError: A is zero.
     """
     failure = 1 - check.real("level", level, above=0, below=1)
     if root is not None:

@@ -1,9 +1,4 @@
-"""`Task`, a module with per-sample losses and samples whose curvature can be measured, and the tasks that are known.
-
-They are a small network on digits, and the result of a function of your own, named MODULE:FUNCTION. Python imports the
-module MODULE, which must define FUNCTION with the signature function(data: str, samples: int | None, seed: int) ->
-Task.
-"""
+"""`Task`, a module with per-sample losses and samples to be measured, and the tasks that the command knows by name."""
 
 import importlib
 import inspect
@@ -23,15 +18,15 @@ _FORMS = "mlp-digits:WIDTH, MODULE:FUNCTION"  # Messages show the forms of a mod
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A model whose losses' curvature is measured.
+    """A model with losses and samples, to be measured by the command `python -m dpzero_theory.curvature`.
 
     Attributes:
         module: the torch module, in eval mode.
         losses: a function (module, batch) that returns one loss for each sample, shape (batch,).
         batches: the samples, in batches that fit into memory: tensors whose first axis is the sample, alone or in
             lists, tuples and dictionaries.
-        least_loss: a lower bound on every loss.
-        known: "public" or "synthetic" if the data is known to be that; empty if the user has to declare it.
+        least_loss: a number that no sample's loss is below.
+        known: "public" or "synthetic" if the data is known to be that; "" if the user must declare it.
     """
 
     module: nn.Module
@@ -42,7 +37,7 @@ class Task:
 
 
 def logits(module: nn.Module, inputs: Batch) -> torch.Tensor:
-    """Return the logits of a module that returns one tensor: module(inputs), or module(**inputs) for a dictionary."""
+    """Return what a module computes: module(**inputs) for a dictionary of inputs, and module(inputs) otherwise."""
     scores: torch.Tensor = module(**inputs) if isinstance(inputs, dict) else module(inputs)
     return scores
 
@@ -51,21 +46,21 @@ def cross_entropy(module: nn.Module, batch: Batch) -> torch.Tensor:
     """Return the cross-entropy of each sample, shape (batch,).
 
     Args:
-        module: returns logits, shape (batch, classes), for the inputs.
-        batch: a pair (inputs, labels). Inputs are a tensor, or a dictionary of keyword arguments of the module; labels
-            are class indices, shape (batch,). The loss is 0 where a label is -100.
+        module: a module that returns logits, shape (batch, classes).
+        batch: a pair (inputs, labels). Inputs are a tensor, or a dictionary of keyword arguments for the module. Labels
+            are class indices, shape (batch,); the loss of a sample with label -100 is 0.
     """
     inputs, labels = batch
     return nn.functional.cross_entropy(logits(module, inputs), labels, reduction="none")
 
 
 def mlp_digits(width: int, samples: int | None, seed: int) -> Task:
-    """Return the task of a tanh network of 64, `width` and 10 units, with cross-entropy, on handwritten digits.
+    """Return the task of a tanh network with one hidden layer and cross-entropy on scikit-learn's handwritten digits.
 
     Args:
-        width: the number of hidden units; the network has d = 75 width + 10 weights, in float64.
-        samples: how many digits, in an order that the seed draws; all 1,797 if None or more.
-        seed: draws the order and PyTorch's initial weights.
+        width: the number of hidden units. The network has 75 width + 10 weights, in float64.
+        samples: the number of digits; all 1,797 if None or more.
+        seed: draws the order of the digits, and PyTorch's initial weights.
 
     Raises:
         PreconditionError: scikit-learn is not installed.
@@ -83,18 +78,18 @@ def mlp_digits(width: int, samples: int | None, seed: int) -> Task:
 
 
 def load(model: str, data: str, samples: int | None, seed: int) -> Task:
-    """Return a task, by its name or by the name of your own function that makes it.
+    """Return a task by its name.
 
     Args:
-        model: mlp-digits:WIDTH, or MODULE:FUNCTION, a function (data, samples, seed) -> `Task` in a module that Python
-            finds on its search path (sys.path).
-        data: "digits" for mlp-digits; a function of your own gets this text as it is.
-        samples: how many samples; the model's default if None.
+        model: "mlp-digits:WIDTH", or "MODULE:FUNCTION" for your own function, called as function(data, samples, seed),
+            which returns a `Task`. Python must be able to import MODULE, which must define FUNCTION itself.
+        data: "digits" for mlp-digits; your own function gets this text.
+        samples: the number of samples; the task's default if None.
         seed: draws the samples and random weights.
 
     Raises:
-        ValueError: an unknown name, data that does not suit the model, or a function that has other parameters or
-            returns no `Task`.
+        ValueError: the name is unknown, the data does not fit the model, or your function has other parameters or
+            returns something else.
         PreconditionError: scikit-learn is not installed, for mlp-digits.
     """
     name, _, rest = model.partition(":")

@@ -1,4 +1,4 @@
-"""Problems with known constants, and engines that run an algorithm at thousands of settings at once.
+"""Quadratic losses with known constants, and functions that run an algorithm on them at thousands of settings at once.
 
-All random numbers come from streams that the caller gives; nothing is read or written.
+The caller gives all random numbers.
 """

@@ -1,4 +1,4 @@
-"""Records a function of many small kernels as one CUDA graph, so that launching the kernels costs next to nothing."""
+"""`Captured`, which replays a function of many small kernels as a CUDA graph, so that the launches take little time."""
 
 from collections.abc import Callable
 
@@ -7,14 +7,15 @@ from torch import Tensor
 
 
 class Captured:
-    """A function of tensors that, on CUDA, replays `function` as a CUDA graph, captured once for each set of shapes.
+    """A callable that computes `function`, on CUDA by replaying a CUDA graph that is captured once for each set of
+    shapes.
 
-    On the CPU the object just calls `function`. The tensor that a call returns is a new one, which later calls do not
-    change. All calls must have arguments of the same dtypes and on the same device.
+    On the CPU the object only calls `function`. A call returns a new tensor, which later calls do not change. All calls
+    must have arguments of the same dtypes and on the same device.
 
     Args:
-        function: a function that takes tensors and returns one tensor. It must never wait for results on the host, and
-            its control flow may depend on the tensors' shapes only.
+        function: takes tensors and returns one tensor. On CUDA it must not synchronise with the host, and its control
+            flow may depend on nothing but the shapes of its arguments.
     """
 
     def __init__(self, function: Callable[..., Tensor]) -> None:

@@ -1,35 +1,30 @@
-"""Computes the mean of clipped vectors (gradients, or the K differences of a step) for many lanes at once.
-
-A lane is a run with one setting of an algorithm's parameters, such as its clip (`lanes`).
-"""
+"""`ClippedMean`, the mean of clipped vectors for many vectors and clips at once, by matrix products."""
 
 import torch
 from torch import Tensor
 
+# On a CPU, samples are processed in blocks of this many, which stay in its cache
 _SAMPLES = 512
-"""On a CPU, samples are processed in blocks of this many, which stay in its cache."""
+# With fewer columns than this, products are 2 to 3 times as fast if each column is contiguous in memory
 _FEW = 24
-"""With fewer lanes than this, products are computed with each lane's numbers contiguous in memory, which is then 2 to 3
-times as fast."""
 
 
 class ClippedMean:
-    """Computes the clipped mean (1/n) sum_i clip_C(h - d_i) for each of L lanes, each with an h and a C of its own.
+    """Computes the mean over i of h - d_i, each clipped to norm C, for fixed vectors d_i and L pairs of a vector h and
+    a clip C.
 
-    A lane is a run with one setting of the parameters. The d_i are vectors of n samples, and clip_C shortens a vector
-    to norm C if it is longer. Called with h, shape (d, L), and C, shape (L,), the object returns the means, shape (d,
-    L), and min_i ||h - d_i||, shape (L,), in the dtypes of h and C. On a CPU a lane with ||h|| + max_i ||d_i|| <= C,
-    where no sample can be clipped, gets h as its mean and 0 in place of the minimum.
+    Called as `clipped_mean(h, clip)` with h of shape (d, L) and clip of shape (L,), the object returns the means, shape
+    (d, L), and the smallest ||h - d_i||, shape (L,). On a CPU, a pair with ||h|| + max_i ||d_i|| <= C, where nothing is
+    clipped, gets 0 in place of the smallest ||h - d_i||.
 
     Args:
-        rows: the d_i, shape (n, d), which must sum to zero.
-        dtype: the dtype of the matrix products of the d_i with h and with the factors by which they are clipped.
+        rows: the vectors d_i, shape (n, d); they must sum to zero.
+        dtype: the dtype of the matrix products. The results have the dtypes of h and clip.
     """
 
     def __init__(self, rows: Tensor, dtype: torch.dtype) -> None:
         # With these rows one matrix product gives all q = ||h - d_i||^2/C^2, as (d_i, ||d_i||^2, 1) times
-        # (-2 h, 1, ||h||^2)/C^2 is q. A second one gives both sums of a mean: the last entry of the sum of factor times
-        # row is the sum of the factors.
+        # (-2 h, 1, ||h||^2)/C^2 is q. A second one sums factor times row, whose last entry is the sum of the factors.
         squares = rows.square().sum(dim=1, keepdim=True)
         self.largest = squares.max().sqrt()
         self.rows = torch.cat([rows, squares, torch.ones_like(squares)], dim=1).to(dtype)
@@ -37,7 +32,7 @@ class ClippedMean:
 
     def __call__(self, h: Tensor, clip: Tensor) -> tuple[Tensor, Tensor]:
         size = h.square().sum(dim=0)
-        if h.device.type != "cpu":  # Looking for lanes that clip nothing would make the host wait for the GPU.
+        if h.device.type != "cpu":  # Looking for columns that clip nothing would make the host wait for the GPU
             return self._all(h, clip, size)
         clips = (size.sqrt() + self.largest > clip).nonzero()[:, 0]
         mean, nearest = h.clone(), torch.zeros_like(clip)
@@ -46,7 +41,7 @@ class ClippedMean:
         return mean, nearest
 
     def _all(self, h: Tensor, clip: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
-        # The results of `__call__`, by products for every lane, whether it clips a sample or not
+        # The results of `__call__`, by matrix products for every column of h, whether it clips a sample or not
         point = (torch.cat([-2 * h, torch.ones_like(size[None]), size[None]]) / clip.square()).to(self.rows.dtype)
         few = len(clip) < _FEW
         if few:

@@ -1,17 +1,15 @@
-"""Runs DP-GD on the quadratic loss for many lanes, runs with one setting of the parameters each (`lanes`), at once.
+"""Runs DP-GD (gradient descent with clipped gradients and Gaussian noise) on a quadratic loss at many settings at once.
 
-With h = A (x - center) and d_i = A (x_i - center), the gradient of sample i is h - d_i, and the d_i sum to zero. All
-norms ||h - d_i|| of all lanes come from one product, and the weighted sums of the d_i from a second; both are computed
-for samples in blocks, which stay in the cache. The results equal those of `tests.optim.reference.dpgd` up to rounding;
-tests compare them to 1e-9. The products take nearly all of the time, and three things save most of them:
+With h = A (x - center) and d_i = A (x_i - center), where A is the matrix of the loss and center its minimiser, the
+gradient of sample i is h - d_i. One matrix product gives the norms ||h - d_i|| of all runs, and a second one the sums
+of the clipped gradients (`clipping`). Tests compare the results with `tests.optim.reference.dpgd`, to 1e-9. Three
+things save time:
 
-- A lane with ||h|| + max_i ||d_i|| <= C clips nothing, and its mean gradient is h, without any product.
-- Lanes that clip every sample move by alpha C times the mean of unit vectors. So lanes with equal T, alpha C and alpha
-  sigma move together, and only one of them is computed until some ||h - d_i|| falls below another lane's C. Whether it
-  has is checked after a block of steps, and the block is then repeated with the lanes that separate. On a CPU a block
-  is one step; elsewhere it is 32 steps, because the host has to wait for the device at each check.
-- The products may be computed in float32, with relative errors of about 1e-7 that no cancellation enlarges. Iterates
-  and measurements, which add up over steps, keep their own dtype.
+- A run with ||h|| + max_i ||d_i|| <= C clips nothing, and its mean gradient is h, without any product.
+- Runs that clip every sample move by alpha C times the mean of unit vectors. So runs with equal numbers of steps, alpha
+  C and alpha sigma move together, and only one of them is computed until some ||h - d_i|| falls below the clip of
+  another. This is checked after each block of steps, and the block is repeated with the runs that separate.
+- The products may be computed in float32, with relative errors of about 1e-7 that no cancellation enlarges.
 """
 
 from collections.abc import Sequence
@@ -29,9 +27,8 @@ from dpzero_theory.synthetic.lanes import Draw, Lanes, blocks
 from dpzero_theory.synthetic.place import Place, to_numpy
 from dpzero_theory.synthetic.problems import Quadratic, point_of
 
+# The number of steps in a block: 1 on a CPU, and 32 on a device, where the host has to wait at the end of each block
 _STEPS = {"host": 1, "device": 32}
-"""The number of steps in a block, on a CPU ("host") and elsewhere ("device"); after a block it is checked which lanes
-still move together."""
 
 
 @whole_products()
@@ -46,22 +43,23 @@ def dpgd(
     product_dtype: torch.dtype | None = None,
     device: str = "cpu",
 ) -> Outcome:
-    """Run DP-GD on a quadratic loss at many settings of the parameters, the lanes, all with the same noise.
+    """Run DP-GD on a quadratic loss at many settings of the parameters, all with the same noise.
 
-    A step goes from x to x - alpha (M + sigma z), where alpha is the step size, M the mean over samples of their
-    gradients, each clipped to the norm C, sigma the noise_std and z the next row of the noise.
+    A step goes from x to x - alpha (m + sigma z), where alpha is the step size, m the mean over samples of the
+    gradients, each clipped to the norm C, sigma the standard deviation of the noise and z the next noise vector.
 
     Args:
         problem: the quadratic loss.
-        x0: shape (d,), the start of every lane.
-        lanes: the lanes' parameters.
-        noise: a stream (`lanes.Draw`) of standard normal rows of length d; each lane multiplies it by its noise_std.
-        centers: further points about which `Outcome` measures, after the problem's own minimiser; shape (d,) each.
-        dtype, device: where and in which dtype torch computes.
-        product_dtype: the dtype of the matrix products by which gradients are clipped (`ClippedMean`); `dtype` if None.
+        x0: the starting point of every run, shape (d,).
+        lanes: the parameters of the runs.
+        noise: a function of k that returns the next k standard normal vectors, shape (k, d).
+        centers: points c, shape (d,) each, for the rows of `Outcome.gradient_squared` and `Outcome.excess` after the
+            first.
+        dtype, device: the dtype and the device of the computation.
+        product_dtype: the dtype of the matrix products by which gradients are clipped; `dtype` if None.
 
     Returns:
-        The lanes' final and average iterates, and means of quadratic forms of their iterates.
+        The results of the runs, in the order of `lanes`.
     """
     start, tensor = point_of(x0, problem.d, "x0"), Place(dtype, device)
     run, _ = lanes.longest_first()
@@ -98,7 +96,7 @@ def dpgd(
 def _advance(
     clipped_mean: ClippedMean, spectrum: Tensor, here: Tensor, z: Tensor, alpha: Tensor, clip: Tensor, std: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    # Makes a step of DP-GD for each row of `z`, h <- h - alpha A (mean + std z), where h = A (x - center) is a lane's
+    # Makes a step of DP-GD for each row of `z`, h <- h - alpha A (mean + std z), where h = A (x - center) is a run's
     # mean gradient, and `clipped_mean` has the clipped gradients h - d_i. Returns h; the sums over the points before
     # each step of h, and of ||h||^2 and h^T A^-1 h; and the least minimum of ||h - d_i|| from `clipped_mean`.
     total, forms = torch.zeros_like(here), here.new_zeros((2, len(clip)))
@@ -114,9 +112,9 @@ def _advance(
 
 
 def _leaders(lanes: Lanes) -> NDArray[np.int64]:
-    # Lanes (runs) with equal numbers of steps, and equal products of step size with clip and with noise, move alike as
-    # long as every sample is clipped. So the one with the smallest clip is computed in the place of the others; the
-    # caller makes a lane its own leader when a sample is no longer clipped with the lane's clip.
+    # Returns for each run the index of the run that stands for it. Runs with equal numbers of steps, and equal
+    # products of step size with clip and with noise, move alike as long as every sample is clipped. So the one with the
+    # smallest clip stands for them; the caller makes a run its own leader when it no longer clips every sample.
     leader = np.arange(len(lanes))
     first: dict[tuple[str, ...], int] = {}
     for lane in np.argsort(lanes.clip, kind="stable"):

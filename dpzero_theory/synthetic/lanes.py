@@ -1,9 +1,7 @@
-"""Lanes: many runs of one algorithm on one problem, advanced together with the same directions and noise.
+"""`Lanes`, the parameters of many runs that are advanced together with the same random directions and noise.
 
-A lane is one run, with one setting of the parameters (steps, step size, smoothing, clip, noise). Whatever depends on
-the direction u_t and the data alone is computed once for all lanes. The noise too is drawn once, and every lane
-multiplies it by its own standard deviation. The results of lanes are therefore dependent: compare them freely, but take
-standard errors over seeds, never over lanes.
+Every run multiplies the same noise by its own standard deviation, so results of runs that were made together are
+dependent: take standard errors over seeds, never over runs.
 """
 
 import itertools
@@ -20,32 +18,35 @@ from dpzero_theory.check import Array
 from dpzero_theory.sphere import DIRECTIONS
 
 Draw = Callable[[int], Array | Tensor]
-"""A stream of random numbers, as a function draw(k) that returns its next k rows.
-
-They have shape (k, d) for vectors and (k,) for scalars, as an array or as a tensor on any device.
-"""
+"""A function of k that returns the next k random numbers, shape (k,), or vectors, shape (k, d), as an array or a
+tensor."""
 
 
 def directions_of(direction: str, rng: np.random.Generator, d: int) -> Draw:
-    """Return a stream of random directions u in R^d, E[u u^T] = I, drawn with `rng`: a function draw(k) that returns
-    the next k of them as a float64 array of shape (k, d). `direction` is the name of their law in `sphere.DIRECTIONS`,
-    such as "sphere" (uniform of length sqrt(d)). Raises ValueError for an unknown name. For a low-rank law draw raises
-    PreconditionError."""
+    """Return a function of k that returns the next k random directions as a float64 array of shape (k, d).
+
+    Args:
+        direction: the name of the distribution, such as "sphere", "gaussian" or "rademacher". It is a key of
+            `sphere.DIRECTIONS`; ValueError is raised for any other name. With "low-rank" the returned function raises
+            PreconditionError.
+        rng: the generator that draws.
+        d: the dimension. A direction u has E[u u^T] = I.
+    """
     sample = DIRECTIONS[direction].sample
     return lambda count: sample(rng, count, d)
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """The parameters of L runs of an algorithm on a quadratic loss: arrays of shape (L,), entry i of each for run i.
+    """The parameters of L runs of an algorithm on a quadratic loss, as arrays of shape (L,) with an entry for each run.
 
     Attributes:
-        steps: T >= 1.
-        step_size: alpha > 0.
-        smoothing: lambda > 0; only forward differences use it, since on the quadratic central differences are exact.
-        clip: C > 0, on the norm of a sample's differences along the K directions of a step (DPZero), of its difference
-            times the direction (DPGD-0th), or of its gradient (DP-GD).
-        noise_std: sigma >= 0, the standard deviation of the noise in each number of the released average.
+        steps: the numbers of steps, >= 1.
+        step_size: the step sizes, > 0.
+        smoothing: lambda > 0 of the finite differences; it has an effect for forward differences only.
+        clip: the clips, > 0. A clip bounds the norm of a sample's finite differences along the K directions of a step
+            (DPZero), of its finite difference times the direction (DPGD-0th), or of its gradient (DP-GD).
+        noise_std: the standard deviations, >= 0, of the noise on each number of a step's average over the samples.
     """
 
     steps: NDArray[np.int64]
@@ -64,11 +65,9 @@ class Lanes:
         noise_std: ArrayLike,
         smoothing: ArrayLike = 1e-4,
     ) -> Self:
-        """Make the parameters of L runs: numbers of steps >= 1, step sizes > 0, clips > 0, standard deviations of the
-        noise >= 0 and smoothings > 0, scalars or arrays that broadcast to shape (L,).
+        """Make the parameters of L runs from numbers or arrays that broadcast to shape (L,), one for each field.
 
-        Raises:
-            ValueError: a value out of its range, or shapes that do not match.
+        Raises ValueError if a value is outside its range, or if the shapes do not match.
         """
         whole = check.real_array("steps", steps, at_least=1)
         if not (whole == np.floor(whole)).all():
@@ -95,14 +94,13 @@ class Lanes:
         noise_std: Callable[[int, float], float],
         smoothing: float = 1e-4,
     ) -> Self:
-        """Make the parameters of a run for every combination of the given values: the steps vary slowest, the clip
+        """Make the parameters of a run for every combination of the given values. `steps` varies slowest and `clips`
         fastest.
 
         Args:
-            steps, step_sizes, clips: the values of T, alpha and C.
-            noise_std: a function (T, C) that returns sigma, the standard deviation of the noise on the released
-                average.
-            smoothing: lambda, the same for all runs.
+            steps, step_sizes, clips: the values to combine.
+            noise_std: a function (number of steps, clip) that returns the standard deviation of the noise.
+            smoothing: lambda of the finite differences, for all runs.
         """
         points = list(itertools.product(steps, step_sizes, clips))
         return cls.of(
@@ -127,18 +125,24 @@ class Lanes:
         )
 
     def longest_first(self) -> tuple["Lanes", NDArray[np.int64]]:
-        """Return the runs' parameters sorted by falling number of steps, and for each run its index among the sorted.
+        """Return the parameters with the largest number of steps first, and for each original run its index in that
+        order.
 
-        So the runs that are still going at any step are the first ones; `take` with the indices undoes the sorting.
+        `take` with these indices restores the original order.
         """
         order = np.argsort(-self.steps, kind="stable")
         return self.take(order), np.argsort(order, kind="stable")
 
 
 def blocks(steps: NDArray[np.int64], size: int) -> list[tuple[int, int]]:
-    """Split the steps 0, ..., max(steps) - 1 into blocks (start, stop), in order, so that no run ends inside a block.
+    """Split the steps 0, ..., max(steps) - 1 into consecutive blocks such that no run ends inside a block.
 
-    `steps` are the numbers of steps of the runs, shape (L,), and `size` >= 1 is the largest number in a block.
+    Args:
+        steps: the numbers of steps of the runs, shape (L,).
+        size: the largest number of steps in a block, >= 1.
+
+    Returns:
+        Pairs (start, stop), in order; a block has the steps start, ..., stop - 1.
     """
     ends = [0, *sorted(set(steps.tolist()))]
     return [

@@ -1,4 +1,4 @@
-"""The dtype and the device of a computation: conversions of arrays to tensors there, and back."""
+"""`Place`, which converts arrays to tensors of one dtype on one device, and a conversion back to NumPy."""
 
 from dataclasses import dataclass
 
@@ -11,10 +11,7 @@ from dpzero_theory.check import Array
 
 @dataclass(frozen=True)
 class Place:
-    """The `dtype` and the `device` of a torch computation.
-
-    Called with an array or a tensor, the object returns its values as a tensor of this dtype on this device.
-    """
+    """A dtype and a device. Called with an array or a tensor, the object returns its values as a tensor with both."""
 
     dtype: torch.dtype
     device: str
@@ -24,5 +21,5 @@ class Place:
 
 
 def to_numpy(values: torch.Tensor) -> Array:
-    """Return the values of a tensor as a NumPy array of float64."""
+    """Return the values of a tensor as a float64 NumPy array."""
     return values.cpu().numpy().astype(np.float64)

@@ -1,10 +1,4 @@
-"""The paper's synthetic problem: quadratic losses whose constants are known.
-
-`Quadratic` has n samples in d dimensions, losses(x) of shape (n,), gradients(x) of shape (n, d), and their averages
-loss(x) and gradient(x). Of the constants of Assumption asp:rank it has smoothness (ell) and the effective rank r, and
-gap(x0) is F_S(x0) - F_S^*, where F_S is the average loss and F_S^* its minimum. Averages cost O(n d) at most and form
-no (n, d) array.
-"""
+"""The synthetic problem of the DPZero paper: quadratic losses whose constants are known."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,23 +6,24 @@ from numpy.typing import ArrayLike
 from dpzero_theory import check
 from dpzero_theory.check import Array
 
-MODES = ("a", "b", "c")  # The paper's names of three spectra of A, the one of the largest effective rank first
+MODES = ("a", "b", "c")  # The paper's names of three diagonals of A, the one with the largest effective rank first
 
 
 def paper_spectrum(mode: str, d: int) -> Array:
-    """Return the eigenvalues of the diagonal matrix A of the DPZero paper's synthetic problem, shape (d,).
+    """Return the eigenvalues of the matrix A of the DPZero paper's synthetic problem, shape (d,).
 
-    For i = 1, ..., d they are 1 with mode "a", 1/sqrt(i) with "b" and 1/i with "c". The effective rank tr(A)/||A||_2 is
-    then d, about 2 sqrt(d), or about log d. Raises ValueError for another mode, and unless d >= 1.
+    For i = 1, ..., d they are 1 with mode "a", 1/sqrt(i) with "b" and 1/i with "c". The effective rank trace(A)/||A||_2
+    is then d, about 2 sqrt(d), or about log d. Raises ValueError for another mode, and unless d >= 1.
     """
     power = {"a": 0.0, "b": 0.5, "c": 1.0}[check.choice("mode", mode, MODES)]
     return np.arange(1, check.integer("d", d) + 1, dtype=np.float64) ** -power
 
 
 def gaussian_data(rng: np.random.Generator, n: int, d: int) -> Array:
-    """Draw the DPZero paper's synthetic data, n samples in R^d with all coordinates from N(1, 1), shape (n, d).
+    """Draw the DPZero paper's synthetic data: n samples in R^d, shape (n, d), whose coordinates are independent N(1,
+    1).
 
-    Raises ValueError unless n >= 1 and d >= 1, and for an `rng` of another type.
+    Raises ValueError unless n >= 1, d >= 1 and `rng` is a numpy.random.Generator.
     """
     shape = (check.integer("n", n), check.integer("d", d))
     if not isinstance(rng, np.random.Generator):
@@ -39,20 +34,20 @@ def gaussian_data(rng: np.random.Generator, n: int, d: int) -> Array:
 
 
 class Distances:
-    """Base class of losses that are functions of q_i(x) = (x - x_i)^T A (x - x_i), where A is diagonal.
-
-    They are computed in the coordinates y = A^(1/2) (x - mean of the x_i), in which q_i = ||y - y_i||^2.
+    """Base class of losses of sample x_i that depend on x through (x - x_i)^T A (x - x_i), where A is a diagonal
+    matrix.
 
     Args:
         data: the samples x_i, shape (n, d).
-        spectrum: the eigenvalues of A, > 0, shape (d,).
+        spectrum: the diagonal of A, > 0, shape (d,).
 
     Attributes:
-        n, d, spectrum: the numbers of samples and of dimensions, and the eigenvalues of A.
+        n, d: the number of samples and the dimension.
+        spectrum: the diagonal of A, shape (d,).
         center: the mean of the samples, shape (d,).
 
     Raises:
-        ValueError: an argument of another shape, or outside its range.
+        ValueError: an argument has another shape, or is outside its range.
     """
 
     def __init__(self, data: ArrayLike, spectrum: ArrayLike) -> None:
@@ -72,75 +67,78 @@ class Distances:
 
     @property
     def points(self) -> Array:
-        """The samples x_i, the rows of `data`, in other coordinates: y_i = A^(1/2) (x_i - mean of the x_i), shape (n,
-        d), where A is diagonal with the entries `spectrum`. They sum to zero."""
+        """The scaled samples A^(1/2) (x_i - mean of the samples), shape (n, d), which sum to zero."""
         return self._points
 
     @property
     def smoothness(self) -> float:
-        """The smoothness ell = ||A||_2: every sample's loss is ell-smooth, and A bounds the Hessians."""
+        """The largest eigenvalue ||A||_2, a Lipschitz constant of the gradient of each sample's loss."""
         return float(self.spectrum.max())
 
     @property
     def r(self) -> float:
-        """The effective rank tr(A)/||A||_2 of A, which bounds the Hessians of all samples' losses."""
+        """The effective rank trace(A)/||A||_2, where A bounds the Hessian of each sample's loss."""
         return float(self.spectrum.sum() / self.spectrum.max())
 
     def scaled(self, x: Array) -> Array:
-        """Return y = A^(1/2) (x - mean of the samples), with A = diag(spectrum), for a point x; shape (d,)."""
+        """Return A^(1/2) (x - mean of the samples) for a point x, shape (d,)."""
         scaled: Array = self._root * (point_of(x, self.d) - self.center)
         return scaled
 
     def squared_distances(self, y: Array) -> Array:
-        """Return ||y - y_i||^2 for each scaled sample y_i in `points`, shape (n,); y is what `scaled` returns."""
+        """Return ||y - y_i||^2 for each row y_i of `points`, shape (n,). y, shape (d,), is what `scaled` returns."""
         squares: Array = np.maximum(self._squares - 2 * (self._points @ y) + y @ y, 0.0)
         return squares
 
 
 class Quadratic(Distances):
-    """f(x; x_i) = (1/2) (x - x_i)^T A (x - x_i) with A = diag(spectrum): the synthetic problem of the DPZero paper. Its
-    arguments are the samples x_i, `data` of shape (n, d), and `spectrum` > 0 of shape (d,).
+    """The losses (1/2) (x - x_i)^T A (x - x_i) of samples x_i, with a diagonal matrix A: the DPZero paper's synthetic
+    problem.
 
-    The Hessian is A everywhere, and the minimiser is the mean of the data. The loss is not Lipschitz on R^d, so no
-    theorem of the paper applies to it, and `lipschitz` raises PreconditionError.
+    The mean loss has the Hessian A, and its minimiser is the mean of the samples. The losses are not Lipschitz on R^d,
+    so no theorem of the paper applies.
+
+    Args:
+        data: the samples x_i, shape (n, d).
+        spectrum: the diagonal of A, > 0, shape (d,).
     """
 
     @property
     def lipschitz(self) -> float:
-        """Not defined, since the gradient A (x - x_i) is unbounded; raises PreconditionError."""
+        """Raises PreconditionError, since the gradient A (x - x_i) is unbounded."""
         raise check.PreconditionError("Assumption 2 (L-Lipschitz losses): the quadratic loss is not Lipschitz on R^d")
 
     def losses(self, x: Array) -> Array:
-        """Return each sample's loss at x, shape (n,)."""
+        """Return the loss of each sample at the point x, shape (n,)."""
         return 0.5 * self.squared_distances(self.scaled(x))
 
     def gradients(self, x: Array) -> Array:
-        """Return the gradient A (x - x_i) of each sample's loss at x, shape (n, d)."""
+        """Return the gradient A (x - x_i) of each sample's loss at the point x, shape (n, d)."""
         return self._root * (self.scaled(x) - self._points)
 
     def loss(self, x: Array) -> float:
-        """Return the mean of all samples' losses at x."""
+        """Return the mean of all samples' losses at the point x."""
         return self.gap(x) + self.minimum
 
     def gradient(self, x: Array) -> Array:
-        """Return the gradient of the mean loss at x, which is A (x - mean of the samples x_i), shape (d,)."""
+        """Return the gradient A (x - mean of the samples) of the mean loss at the point x, shape (d,)."""
         return self._root * self.scaled(x)
 
     @property
     def minimum(self) -> float:
-        """The minimum F_S^* of the mean loss F_S, attained at the mean of the data."""
+        """The smallest value of the mean loss, attained at the mean of the samples."""
         return 0.5 * float(self._squares.mean())
 
     def gap(self, x0: Array) -> float:
-        """Return how far the mean loss at x0 is above its minimum, which is at the mean of the samples."""
+        """Return how far the mean loss at the point x0 is above its smallest value."""
         y = self.scaled(x0)
         return 0.5 * float(y @ y)
 
 
 def point_of(x: Array, d: int, name: str = "x") -> Array:
-    """Return the point x in float64; raise ValueError for a shape other than (d,), or a value that is not finite.
+    """Return the point x as a float64 array of shape (d,).
 
-    The error message calls the point `name`.
+    Raises ValueError, with `name` as the name of the point, if x has another shape or a value that is not finite.
     """
     point = check.real_array(name, x)
     if point.shape != (d,):

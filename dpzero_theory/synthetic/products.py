@@ -1,14 +1,14 @@
-"""Computes the inner products of d-dimensional vectors from which zeroth-order runs on the quadratic follow.
+"""Computes inner products of vectors in R^d, from which all runs of zeroth-order algorithms on a quadratic loss follow.
 
-In the coordinates y = A^(1/2) (x - center) a lane (a run with one setting of the parameters, see `lanes`) moves by
+In the coordinates y = A^(1/2) (x - center), where A is the matrix of the loss and center its minimiser, a run moves by
 y_{t+1} = y_t - c_t w_t - p z_t: along the direction w_t = A^(1/2) u_t by its own coefficient c_t, and along the noise
-z_t, which all lanes share, by p = alpha sigma. (With K directions a step the lane moves along one after the other, t
-counts directions, and every K-th point is an iterate.) So
+z_t, which all runs share, by p, its step size times the standard deviation of its noise. (With K directions in a step,
+a run moves along one after the other, t counts directions, and every K-th y_t is an iterate.) So
 
     y_t = y_0 - sum_{s<t} c_s w_s - p N_t,   N_t = sum_{s<t} z_s,
 
-and the differences w_t^T (y_t - y_i), and every quadratic form of y_t, follow from inner products of w, N, y_0 and the
-data. The products of w with the data are the same for all lanes of all algorithms, and are most of the work.
+and the differences w_t^T (y_t - y_i) for samples y_i, and every quadratic form of y_t, follow from inner products of
+the w, N, y_0 and y_i. The products of w with the samples are the same for all runs, and are most of the work.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,11 +25,11 @@ from dpzero_theory.synthetic.clipping import ClippedMean
 
 @dataclass(frozen=True)
 class Start:
-    """The inner products x^T M y, for one diagonal matrix M, of S directions w_t, L starting points y_0 and summed
+    """Inner products x^T M y, for one diagonal (d, d) matrix M, of S directions w_t, L starting points y_0 and summed
     noise N_t.
 
-    N_t is the sum of the noise vectors of the first t directions. All fields whose name begins with drift are None if
-    the noise is a scalar.
+    N_t is the sum of the noise vectors of the first t directions. The fields whose names begin with "drift" are None if
+    the noise of a direction is a number and not a vector.
 
     Attributes:
         square: y_0^T M y_0, shape (L,).
@@ -48,23 +48,27 @@ class Start:
     drift_square: Tensor | None = None
 
     def own(self, push: Tensor) -> Tensor:
-        """Return w_t^T M (y_0 - p N_t) for S directions w_t, t = 0, ..., S - 1, and L runs that start at y_0, shape (S,
-        L); M is the diagonal matrix of this object.
+        """Return w_t^T M (y_0 - p N_t) for all S directions w_t and L runs, shape (S, L).
 
-        N_t is the sum of the first t standard normal noise vectors, left out for scalar noise, and p = `push` the step
-        size times the standard deviation of the noise of each run, shape (L,).
+        y_0 is a run's starting point, N_t the sum of the first t noise vectors (0 if the noise is a number), M the
+        matrix of this object and p = `push`, shape (L,), each run's step size times the standard deviation of its
+        noise.
         """
         if self.drift_own is None:
             return self.linear.expand(-1, len(push))
         return self.linear - self.drift_own[:, None] * push
 
     def path(self, gram: Tensor, move: Tensor, push: Tensor) -> Tensor:
-        """Return y_t^T M y_t for L runs, shape (S + 1, L), where y_t is a run's point after t of S directions w_t and M
-        the diagonal matrix of this object.
+        """Return y_t^T M y_t for t = 0, ..., S and L runs, shape (S + 1, L), where y_t is a run's point after t
+        directions.
 
-        A run moves from y_t to y_t - c_t w_t - p z_t; the vector noise z_t is left out for scalar noise. `gram` is
-        w_t^T M w_s, shape (S, S), `move` has the c_t of each run, shape (S, L), and `push` the p, its step size times
-        the standard deviation of the noise, shape (L,).
+        A run moves from y_t to y_t - c_t w_t - p z_t along the direction w_t and the noise vector z_t (0 if the noise
+        is a number). M is the matrix of this object.
+
+        Args:
+            gram: w_t^T M w_s, shape (S, S).
+            move: the coefficients c_t, shape (S, L).
+            push: p, each run's step size times the standard deviation of its noise, shape (L,).
         """
         change = move * (2 * (gram.tril(-1) @ move) + gram.diagonal()[:, None] * move - 2 * self.linear)
         path = self.square + torch.cat([torch.zeros_like(change[:1]), _running_sum(change)])
@@ -76,15 +80,13 @@ class Start:
 
 @dataclass(frozen=True)
 class Products:
-    """All inner products that S consecutive directions w_t of runs on a quadratic loss need, in coordinates y = A^(1/2)
-    x, where A is the loss's matrix.
+    """The inner products that S consecutive directions w_t need, in coordinates y = A^(1/2) (x - mean of the samples),
+    where A is the matrix of the quadratic loss.
 
     Attributes:
-        data: w_t^T y_i with the samples y_i, shape (S, n).
-        grams: w_t^T M w_s, shape (S, S), for each of the matrices M in whose norms ||x||_M the runs are measured. The
-            first is the identity.
-        starts: starts[j][m] is the `Start` of the j-th set of runs and the m-th matrix M: the inner products of their
-            starting points and summed noise with the directions and each other.
+        data: w_t^T y_i for the samples y_i, shape (S, n).
+        grams: w_t^T M w_s, shape (S, S), for several diagonal matrices M, of which the first is the identity.
+        starts: starts[j][m] is the `Start` of the j-th set of runs and the m-th matrix M.
     """
 
     data: Tensor
@@ -99,15 +101,18 @@ class Products:
         lanes: Sequence[tuple[Tensor, Tensor | None]],
         metrics: Sequence[Tensor] = (),
     ) -> Self:
-        """Compute the inner products x^T M y among S directions, the samples, the starting points of runs and their
-        summed noise. All are given in the coordinates y = A^(1/2) (x - mean of the samples) of a loss with matrix A.
+        """Compute the inner products of S directions with the samples, with the starting points of runs and with their
+        noise.
+
+        All vectors are in coordinates y = A^(1/2) (x - mean of the samples), where A is the matrix of the quadratic
+        loss.
 
         Args:
             w: the directions w_t, shape (S, d).
             points: the samples y_i, shape (n, d).
-            lanes: for each set of runs its starting points as columns, shape (d, L), and its vector noise z_t, shape
-                (S, d), or None for scalar noise.
-            metrics: the diagonals, shape (d,), of further matrices M; the first one, the identity, is not listed.
+            lanes: for each set of runs a pair: its starting points as columns, shape (d, L), and its noise vectors,
+                shape (S, d), or None if the noise of a direction is a number.
+            metrics: the diagonals, shape (d,), of the matrices M after the first, which is the identity.
         """
         scaled, starts = [w, *(w * metric for metric in metrics)], list[tuple[Start, ...]]()
         for y, noise in lanes:
@@ -119,16 +124,9 @@ class Products:
 
 
 def _start(scaled: Tensor, y: Tensor, heavy: Tensor, drift: Tensor | None, metric: Tensor | None) -> Start:
-    """Return the inner products u^T M v of directions, starting points and sums of noise, for a diagonal matrix M of
-    shape (d, d).
-
-    Args:
-        scaled: the S directions w_t as rows, times M, shape (S, d).
-        y: L starting points as columns, shape (d, L).
-        heavy: M times the starting points, shape (d, L).
-        drift: the sums of the first 0, 1, ..., S noise vectors as rows, shape (S + 1, d); None if noise is a number.
-        metric: the diagonal of M, shape (d,); None for the identity.
-    """
+    # The inner products u^T M v of S directions w_t, L starting points and sums of noise vectors. `scaled` has the rows
+    # M w_t, `y` the starting points as columns, `heavy` is M y, `drift` has the sums of the first 0, 1, ..., S noise
+    # vectors as rows (None if noise is a number), and `metric` is the diagonal of M (None for the identity).
     start = Start((heavy * y).sum(dim=0), scaled @ y)
     if drift is None:
         return start
@@ -154,25 +152,23 @@ def coefficients(
     directions_per_step: int = 1,
 ) -> Tensor:
     """Return how far each of L runs moves along each of S directions w_t: the c_t, shape (S, L), with which a run goes
-    from its start y_0 to y_0 - sum_t c_t w_t, but for vector noise. w_t is A^(1/2) u_t for the matrix A of the loss,
-    and y, like the samples y_i, is A^(1/2) times a point.
+    from y_0 to y_0 - sum_t c_t w_t, apart from vector noise.
 
-    c_t is alpha/K (m_t + shift) with K directions a step. For K = 1, m_t is the mean over samples of the difference
-    w_t^T (y - y_i), clipped to [-limit, limit], where y is the run's point before the step. For K > 1 the m_t of a step
-    are the mean over samples of the vector of K such differences, at the same y, clipped to norm limit.
+    Points, samples y_i and directions are in coordinates y = A^(1/2) (x - mean of the samples), where A is the matrix
+    of the loss. With K directions in a step, c_t is (alpha/K) (m_t + shift), where m_t is the mean over samples of the
+    differences w_t^T (y - y_i) at the run's point y before the step, each clipped to [-limit, limit] for K = 1; for K >
+    1 the vector of a sample's K differences is clipped to the norm `limit`.
 
     Args:
-        data: w_t^T y_i with the n samples y_i, shape (S, n).
+        data: w_t^T y_i for the n samples, shape (S, n).
         gram: w_t^T w_s, shape (S, S).
-        own: w_t^T y_0, shape (S, L), less w_t^T times the run's vector noise before direction t, as `Start.own` returns
-            it; for forward differences plus (lambda/2) ||w_t||^2, with the smoothing lambda of each run.
-        alpha: the step size of each run, shape (L,).
-        limit: the clip, shape (S, L): C, or C/||u_t|| for Algorithm 1 of the DPZero paper, where C bounds ||difference
-            * u_t||.
-        shift: scalar noise, shape (S, L); 0 for vector noise.
-        loop: a function that does what `step_loop` does, such as a `Captured` of it, for K = 1; None is `step_loop`
-            itself.
-        directions_per_step: K, which divides S. For K > 1 (Algorithm 2) `limit` is the same in the K rows of a step.
+        own: w_t^T y_0 less w_t^T times the run's vector noise before direction t, as `Start.own` returns it, shape (S,
+            L); for forward differences plus (lambda/2) ||w_t||^2, where lambda is each run's smoothing.
+        alpha: the step sizes, shape (L,).
+        limit: the clips of the differences, shape (S, L). For K > 1 the K rows of a step must be the same.
+        shift: the noise numbers, shape (S, L); 0 for vector noise.
+        loop: a function that does what `step_loop` does, used for K = 1; `step_loop` itself if None.
+        directions_per_step: K, which divides S.
     """
     if directions_per_step > 1:
         return _joint_loop(data, gram, own, alpha, limit, shift, directions_per_step)
@@ -183,16 +179,18 @@ def coefficients(
 def step_loop(
     ordered: Tensor, prefix: Tensor, own: Tensor, gram: Tensor, alpha: Tensor, limit: Tensor, shift: Tensor
 ) -> Tensor:
-    """Return how far each of L runs moves along each of S directions w_t, one a step: the c_t, shape (S, L), with which
-    a run goes from y_t to y_t - c_t w_t. c_t is alpha times (the mean over the n samples y_i of w_t^T (y_t - y_i), each
-    clipped to [-limit, limit], plus shift).
+    """Return how far each of L runs moves along each of S directions w_t, with one direction in a step, shape (S, L).
+
+    The entries are the c_t with which a run goes from y_t to y_t - c_t w_t. c_t is alpha times the sum of `shift` and
+    the mean over the samples y_i of w_t^T (y_t - y_i), clipped to [-limit, limit].
 
     Args:
-        ordered: the products w_t^T y_i with the n samples y_i, each row sorted, shape (S, n).
+        ordered: w_t^T y_i for the n samples, each row sorted, shape (S, n).
         prefix: the sums of the first 0, 1, ..., n values of each row of `ordered`, shape (S, n + 1).
-        own: the products of w_t with the runs' points as they would be if all c_t were 0, shape (S, L).
+        own: w_t^T y for the point y that a run would have before direction t if all c_t were 0, shape (S, L).
         gram: w_t^T w_s, shape (S, S).
-        alpha, limit, shift: the step sizes, shape (L,), and the clips and the scalar noise, shape (S, L).
+        alpha: the step sizes, shape (L,).
+        limit, shift: the clips and the noise numbers, shape (S, L).
     """
     # Sums over sorted values give the clipped mean without a look at each value, since clip_c(a - v) is (a + c - v)^+ -
     # (a - c - v)^+ - c, and if k values v_i are below x, sum_i (x - v_i)^+ is k x less the sum of these values.
