@@ -65,7 +65,7 @@ class Differences:
 
         Args:
             data: the kind of the samples: "public", "synthetic" or "private".
-            least_loss: a number that no sample's loss is below; it must be below `value`.
+            least_loss: a lower bound on every sample's loss; it must be below `value`.
         """
         # The theorems need tr|A| for r. Losses alone show |tr A|, which is less if A is indefinite; a caveat says so.
         smoothness = math.sqrt(self.squared_frobenius.high)  # since the Frobenius norm is at least the spectral norm

@@ -41,7 +41,7 @@ class MeasureSettings:
         power: the even number p in the matrix (sum_k A_k^p)^(1/p), which bounds the mean loss's Hessians A_k at all
             points; 0 if it is not to be measured.
         level: the coverage probability of each interval, in (0, 1).
-        least_loss: a number that no sample's loss is below.
+        least_loss: a lower bound on every sample's loss.
 
     Raises:
         ValueError: a field is outside its range.

@@ -25,7 +25,7 @@ class Task:
         losses: a function (module, batch) that returns one loss for each sample, shape (batch,).
         batches: the samples, in batches that fit into memory: tensors whose first axis is the sample, alone or in
             lists, tuples and dictionaries.
-        least_loss: a number that no sample's loss is below.
+        least_loss: a lower bound on every sample's loss.
         known: "public" or "synthetic" if the data is known to be that; "" if the user must declare it.
     """
 

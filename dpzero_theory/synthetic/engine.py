@@ -66,7 +66,7 @@ class Outcome:
             problem: the quadratic loss, with matrix A.
             lanes: the parameters of the runs.
             centers: points c, shape (d,) each, for the rows of `gradient_squared` and `excess` after the first.
-            states: three tensors, whose runs are in the order of `lanes.longest_first()`. z_t is the weights after t of
+            states: three tensors, whose runs are in the order of `lanes.longest_first()`. z_t is the point after t of
                 T steps, less the minimiser. They are scale * z_T, shape (d, L); the sum of scale * z_t over t = 0, ...,
                 T-1, shape (d, L); and the sums of z_t^T A^2 z_t and of z_t^T A z_t over the same t, shape (2, L).
             scale: factors of the coordinates in the first two tensors, shape (d,).
@@ -136,7 +136,7 @@ def run_together(
         problem: the quadratic loss.
         sweeps: the sets of runs. All runs of a set share their noise.
         directions: a function of k that returns the next k directions, shape (k, d); see `lanes.directions_of`.
-        directions_per_step: K >= 1; it must be 1 if a sweep is `vector`, else ValueError is raised.
+        directions_per_step: K >= 1. ValueError is raised if it is above 1 and a sweep has vector=True.
         difference: "central", "forward" or "exact". Only "forward" uses the runs' smoothing; on a quadratic loss the
             other two are the same.
         centers: points c, shape (d,) each, for the rows of `Outcome.gradient_squared` and `Outcome.excess` after the

@@ -18,8 +18,8 @@ from dpzero_theory.check import Array
 from dpzero_theory.sphere import DIRECTIONS
 
 Draw = Callable[[int], Array | Tensor]
-"""A function of k that returns the next k random numbers, shape (k,), or vectors, shape (k, d), as an array or a
-tensor."""
+"""A function of k that returns the next k random numbers, shape (k,), or vectors, shape (k, d): an array or a tensor.
+"""
 
 
 def directions_of(direction: str, rng: np.random.Generator, d: int) -> Draw:
@@ -125,8 +125,8 @@ class Lanes:
         )
 
     def longest_first(self) -> tuple["Lanes", NDArray[np.int64]]:
-        """Return the parameters with the largest number of steps first, and for each original run its index in that
-        order.
+        """Return the parameters with the largest numbers of steps first, and the index in that order of each original
+        run.
 
         `take` with these indices restores the original order.
         """

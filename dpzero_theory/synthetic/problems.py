@@ -20,7 +20,7 @@ def paper_spectrum(mode: str, d: int) -> Array:
 
 
 def gaussian_data(rng: np.random.Generator, n: int, d: int) -> Array:
-    """Draw the DPZero paper's synthetic data: n samples in R^d, shape (n, d), whose coordinates are independent N(1,
+    """Draw the DPZero paper's synthetic data: n samples in R^d, shape (n, d), with independent coordinates from N(1,
     1).
 
     Raises ValueError unless n >= 1, d >= 1 and `rng` is a numpy.random.Generator.
@@ -34,8 +34,7 @@ def gaussian_data(rng: np.random.Generator, n: int, d: int) -> Array:
 
 
 class Distances:
-    """Base class of losses of sample x_i that depend on x through (x - x_i)^T A (x - x_i), where A is a diagonal
-    matrix.
+    """Base class of losses of sample x_i that depend on x through (x - x_i)^T A (x - x_i), with a diagonal matrix A.
 
     Args:
         data: the samples x_i, shape (n, d).
@@ -67,21 +66,21 @@ class Distances:
 
     @property
     def points(self) -> Array:
-        """The scaled samples A^(1/2) (x_i - mean of the samples), shape (n, d), which sum to zero."""
+        """The scaled samples sqrt(spectrum) * (x_i - center), shape (n, d), which sum to zero."""
         return self._points
 
     @property
     def smoothness(self) -> float:
-        """The largest eigenvalue ||A||_2, a Lipschitz constant of the gradient of each sample's loss."""
+        """The largest entry of `spectrum`, a Lipschitz constant of the gradient of each sample's loss."""
         return float(self.spectrum.max())
 
     @property
     def r(self) -> float:
-        """The effective rank trace(A)/||A||_2, where A bounds the Hessian of each sample's loss."""
+        """The effective rank, which is the sum of `spectrum` divided by its largest entry."""
         return float(self.spectrum.sum() / self.spectrum.max())
 
     def scaled(self, x: Array) -> Array:
-        """Return A^(1/2) (x - mean of the samples) for a point x, shape (d,)."""
+        """Return sqrt(spectrum) * (x - center) for a point x, shape (d,)."""
         scaled: Array = self._root * (point_of(x, self.d) - self.center)
         return scaled
 
@@ -92,7 +91,7 @@ class Distances:
 
 
 class Quadratic(Distances):
-    """The losses (1/2) (x - x_i)^T A (x - x_i) of samples x_i, with a diagonal matrix A: the DPZero paper's synthetic
+    """Losses (1/2) (x - x_i)^T A (x - x_i) of samples x_i, with a diagonal matrix A: the DPZero paper's synthetic
     problem.
 
     The mean loss has the Hessian A, and its minimiser is the mean of the samples. The losses are not Lipschitz on R^d,
@@ -105,7 +104,7 @@ class Quadratic(Distances):
 
     @property
     def lipschitz(self) -> float:
-        """Raises PreconditionError, since the gradient A (x - x_i) is unbounded."""
+        """Raises PreconditionError, since the gradients of the samples' losses are unbounded."""
         raise check.PreconditionError("Assumption 2 (L-Lipschitz losses): the quadratic loss is not Lipschitz on R^d")
 
     def losses(self, x: Array) -> Array:
@@ -113,7 +112,7 @@ class Quadratic(Distances):
         return 0.5 * self.squared_distances(self.scaled(x))
 
     def gradients(self, x: Array) -> Array:
-        """Return the gradient A (x - x_i) of each sample's loss at the point x, shape (n, d)."""
+        """Return the gradient spectrum * (x - x_i) of the loss of each sample x_i at the point x, shape (n, d)."""
         return self._root * (self.scaled(x) - self._points)
 
     def loss(self, x: Array) -> float:
@@ -121,7 +120,7 @@ class Quadratic(Distances):
         return self.gap(x) + self.minimum
 
     def gradient(self, x: Array) -> Array:
-        """Return the gradient A (x - mean of the samples) of the mean loss at the point x, shape (d,)."""
+        """Return the gradient spectrum * (x - center) of the mean loss at the point x, shape (d,)."""
         return self._root * self.scaled(x)
 
     @property

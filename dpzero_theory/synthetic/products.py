@@ -25,8 +25,8 @@ from dpzero_theory.synthetic.clipping import ClippedMean
 
 @dataclass(frozen=True)
 class Start:
-    """Inner products x^T M y, for one diagonal (d, d) matrix M, of S directions w_t, L starting points y_0 and summed
-    noise N_t.
+    """Inner products a^T M b, for one diagonal (d, d) matrix M, of S directions w_t, L starting points y_0 and summed
+    noise.
 
     N_t is the sum of the noise vectors of the first t directions. The fields whose names begin with "drift" are None if
     the noise of a direction is a number and not a vector.
@@ -59,7 +59,7 @@ class Start:
         return self.linear - self.drift_own[:, None] * push
 
     def path(self, gram: Tensor, move: Tensor, push: Tensor) -> Tensor:
-        """Return y_t^T M y_t for t = 0, ..., S and L runs, shape (S + 1, L), where y_t is a run's point after t
+        """Return y_t^T M y_t for t = 0, ..., S, shape (S + 1, L), where y_t is the point of each of L runs after t
         directions.
 
         A run moves from y_t to y_t - c_t w_t - p z_t along the direction w_t and the noise vector z_t (0 if the noise
@@ -104,15 +104,14 @@ class Products:
         """Compute the inner products of S directions with the samples, with the starting points of runs and with their
         noise.
 
-        All vectors are in coordinates y = A^(1/2) (x - mean of the samples), where A is the matrix of the quadratic
-        loss.
+        All are in coordinates y = A^(1/2) (x - mean of the samples), where A is the matrix of the quadratic loss.
 
         Args:
             w: the directions w_t, shape (S, d).
             points: the samples y_i, shape (n, d).
             lanes: for each set of runs a pair: its starting points as columns, shape (d, L), and its noise vectors,
                 shape (S, d), or None if the noise of a direction is a number.
-            metrics: the diagonals, shape (d,), of the matrices M after the first, which is the identity.
+            metrics: the diagonals, shape (d,), of further matrices M; the identity, which is the first, is not listed.
         """
         scaled, starts = [w, *(w * metric for metric in metrics)], list[tuple[Start, ...]]()
         for y, noise in lanes:
@@ -182,7 +181,7 @@ def step_loop(
     """Return how far each of L runs moves along each of S directions w_t, with one direction in a step, shape (S, L).
 
     The entries are the c_t with which a run goes from y_t to y_t - c_t w_t. c_t is alpha times the sum of `shift` and
-    the mean over the samples y_i of w_t^T (y_t - y_i), clipped to [-limit, limit].
+    the mean over the samples y_i of w_t^T (y_t - y_i), each clipped to [-limit, limit].
 
     Args:
         ordered: w_t^T y_i for the n samples, each row sorted, shape (S, n).
