@@ -1,9 +1,9 @@
 """Test whether a training loop does what it claims:  python -m dpzero_theory.audit SPEC
 
 SPEC is a TOML file, or MODULE:FUNCTION that returns a specification (`audit.spec` describes both). The loop is run some
-thousand times on the small data of the specification. Each check then says held, violated or could not be tested, with
-what was seen and how to mend the loop. The exit status is 1 if a check is violated, and 3 if none is, but a check
-without which the claim cannot be defended could not be made.
+thousand times on the small data of the specification. Each check reports "held", "violated" or "could not be tested",
+with what was seen and how to repair the loop. The exit status is 1 if a check is violated. It is 3 if no check is
+violated, but a check that is needed to defend the claim could not be made.
 """
 
 import sys
@@ -37,11 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command: audit the loop that the arguments name, and print the report.
 
     Args:
-        arguments: the command's arguments, as ["spec.toml", "--runs", "100"] or ["--help"]; the process's own if None.
+        arguments: the command's arguments, such as ["spec.toml", "--runs", "100"]; the process's own if None.
 
     Returns:
-        The exit status: 1 if a check is violated; 3 if none is, but one could not be made without which the claim
-        cannot be defended; else 0.
+        The exit status: 1 if a check is violated; else 3 if a check that is needed to defend the claim could not be
+        made; else 0.
 
     Raises:
         SystemExit: with status 2, after one line on standard error, if an argument or the specification has a fault.

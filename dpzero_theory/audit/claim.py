@@ -1,4 +1,4 @@
-"""What a training loop claims about its privacy, and what an attacker sees of it. Nothing here runs the loop."""
+"""What a training loop claims about its privacy (`Claim`), and what an attacker sees of it (`View`)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 # The allowed values of `Claim.average`, `View.seed` and `View.records`
 _AVERAGES, _SEEDS, _RECORDS = ("mean", "sum"), ("public", "secret"), ("any", "finite")
 _HIDDEN = ("batches", "clean")
-"""Names of outputs that a loop returns for the audit alone; the attacker never sees them."""
+"""Names of outputs that a loop returns for the audit alone, and that the attacker never sees."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What the author of a training loop says of its privacy.
+    """What the author of a training loop claims about its privacy.
 
     Attributes:
-        epsilon, delta: the whole run is (epsilon, delta)-DP, epsilon > 0 and 0 <= delta < 1.
-        relation: a name of `privacy.relation.Relation`, such as "add-remove".
-        sampling: how batches are drawn, a name of `privacy.sampling.SAMPLINGS`, such as "poisson". Some names need
-            numbers, as "cyclic-poisson:4", where 4 random groups of records take turns.
+        epsilon, delta: the whole run is (epsilon, delta)-DP, with epsilon > 0 and 0 <= delta < 1.
+        relation: the neighbouring relation: "replace-one", "add-remove" or "zero-out".
+        sampling: how batches are drawn, a name in `privacy.sampling.SAMPLINGS` such as "poisson". Some names need a
+            number, such as "cyclic-poisson:4" for 4 random groups of records that take turns.
         n: the number of records.
         batch: the size of a batch, or its expected size; at most n.
         steps: the number of steps.
         noise_multiplier: the standard deviation of the Gaussian noise on the sum over a batch, in units of the clip.
-        clip: the largest L2 norm of what one record adds to that sum, all numbers of a step together.
-        average: whether a release is the noised sum divided by `batch` ("mean") or the noised sum itself ("sum").
+        clip: the largest L2 norm of what one record adds to the sum of a step.
+        average: whether a step releases the noised sum divided by `batch` ("mean") or the noised sum itself ("sum").
 
     Raises:
-        ValueError: a value outside its range; the message is one line.
+        ValueError: a value is outside its range.
     """
 
     epsilon: float
@@ -79,19 +79,19 @@ class Claim:
         clip: float | None = None,
         average: str = "mean",
     ) -> "Claim":
-        """Make the claim of a run of equal steps.
+        """Return the claim of a training run whose steps are all alike.
 
         Args:
-            run: the `optim.plan.Plan` of a training run, which has all its public settings, or a `privacy.step.Step`,
-                which describes each step; its own number of `steps` is ignored. The noise must be Gaussian.
+            run: an `optim.plan.Plan`, which has all public settings of a run; or a `privacy.step.Step`, which describes
+                each step, and whose own `steps` is ignored. The noise must be Gaussian.
             steps, n, clip: the number of steps, the number of records, and the largest L2 norm of what one record adds
-                to a sum. They are required with a `Step`; with a `Plan`, which has its own, they are ignored.
+                to the sum of a step. Required with a `Step`, and ignored with a `Plan`.
             delta: the claimed delta, in [0, 1); above 0 if `epsilon` is None.
-            epsilon: the claimed epsilon > 0; if None, the upper bound of `privacy.accountant` for the steps.
-            average: "mean" if a release is the noised sum divided by the batch size, "sum" if it is the noised sum.
+            epsilon: the claimed epsilon > 0; if None, the upper bound that `privacy.accountant` computes for the steps.
+            average: "mean" if a step releases the noised sum divided by the batch size, "sum" if the noised sum.
 
         Raises:
-            ValueError: an argument that is missing or outside its range, or noise that is not Gaussian.
+            ValueError: an argument is missing or outside its range, or the noise is not Gaussian.
         """
         if isinstance(run, Step):
             step = run
@@ -117,18 +117,18 @@ class Claim:
 
     @property
     def sample_rate(self) -> float:
-        """The claimed (expected) share of the records that is in a batch, in (0, 1]."""
+        """The claimed share of the records that is in a batch, or its expectation, in (0, 1]."""
         return self.batch / self.n
 
     def drawn(self, sample_rate: float | None = None) -> Sampling | None:
-        """Return how batches are drawn, as the accountant's `Sampling`.
+        """Return how batches are drawn, as a `Sampling` of the privacy accountant.
 
         Args:
             sample_rate: the share of the records that is in a batch; if None, the claimed share.
 
         Returns:
-            The sampling; None if it cannot have this rate, or if its name lacks the numbers that it needs, as
-            "cyclic-poisson" without the ":4" of 4 groups does.
+            The sampling. None if it cannot have this rate, or if its name lacks a number that it needs, such as the 4
+            in "cyclic-poisson:4".
         """
         try:
             return sampling_of(self.sampling, self.sample_rate if sample_rate is None else sample_rate)
@@ -136,18 +136,20 @@ class Claim:
             return None
 
     def unit(self, batch: float | None = None) -> float:
-        """Return the L2 norm by which a contribution of norm `clip` moves a release: clip/batch for a mean, else clip.
+        """Return the L2 norm by which a record's contribution of norm `clip` moves a release: clip/batch for a mean,
+        else clip.
 
-        `batch` is the size by which a mean is divided, the claimed one if None.
+        `batch` is the number by which a mean is divided; the claimed batch size if None.
         """
         return self.clip / (self.batch if batch is None else batch) if self.average == "mean" else self.clip
 
     def noise_std(self, batch: float | None = None) -> float:
-        """Return the standard deviation of the noise on a release, for batches of size `batch` (None: as claimed)."""
+        """Return the standard deviation of the noise on a release, if `batch` is the batch size (the claimed one if
+        None)."""
         return self.noise_multiplier * self.unit(batch)
 
     def as_step(self) -> Step:
-        """Return all steps of the run as one `Step` of the privacy accountant, whose `steps` is their number.
+        """Return all steps of the run as one `Step` of the privacy accountant, whose attribute `steps` is their number.
 
         Raises:
             ValueError: the claimed sampling cannot have the claimed rate or number of steps.
@@ -158,25 +160,26 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """What an attacker knows or sees of a run, and how the loop names its settings.
+    """What an attacker sees of a run, and the loop's own names of its settings.
 
-    The attacker sees all that the loop returns, prints and writes, except what is `hidden` and two outputs that a loop
-    returns for the audit alone: "batches", each step's record numbers, and "clean", the releases before noise.
+    The attacker sees all that the loop returns, prints and writes, except for the outputs in `hidden` and two outputs
+    for the audit alone: "batches", the indices of each step's records, and "clean", the releases before noise.
 
     Attributes:
-        seed: "public" if the loop's seed may be known: it stands in a configuration file, is a default, or is a number
-            small enough to be searched (torch's CPU generator keeps 32 bits). "secret" if it has the entropy of a key
-            and is never shown.
-        records: "finite" if something before the loop refuses NaN and infinity record by record, else "any".
-        hidden: names of outputs of the loop that the attacker does not see.
-        names: the loop's own name of a setting, by the audit's name for it, as in {"step_size": "lr"}. The audit's
-            names are step_size and noise_multiplier, clip, batch, steps, n, sampling, relation, epsilon and delta.
-        adaptive: names of outputs that show what a step takes from earlier releases beside the weights, such as each
-            step's clip if it follows a noised count. The effect of one record is then measured up to the first step
-            that the record changes, since later steps may follow from that release. The attacker sees these outputs.
+        seed: "public" if the attacker may know the loop's seed: it is in a configuration file, a default, or a number
+            small enough to be tried (torch's CPU generator uses 32 bits). "secret" if it is as random as a key and
+            never shown.
+        records: "finite" if records with NaN or infinity are refused, one by one, before the loop gets them; else
+            "any".
+        hidden: names of outputs that the attacker does not see.
+        names: the loop's own names of settings, by the audit's names, such as {"step_size": "lr"}. The audit's names
+            are step_size, noise_multiplier, clip, batch, steps, n, sampling, relation, epsilon and delta.
+        adaptive: names of outputs that show what a step takes from earlier releases besides the weights, such as a clip
+            that follows a noised count. The attacker sees them. With such outputs, the effect of a record is measured
+            only up to the first step that it changes, since later steps may follow from that release.
 
     Raises:
-        ValueError: a value outside its range, or a hidden output among `adaptive`.
+        ValueError: a value is outside its range, or a hidden output is in `adaptive`.
     """
 
     seed: str = "public"
@@ -192,5 +195,6 @@ class View:
             raise ValueError(f"adaptive must name outputs that the attacker sees; got {unseen[0]!r}, which is hidden")
 
     def sees(self, name: str) -> bool:
-        """Return whether the attacker sees the output called `name`: not "batches", "clean" or one of `hidden`."""
+        """Return whether the attacker sees the output called `name`. False for "batches", "clean" and the names in
+        `hidden`."""
         return name not in _HIDDEN and name not in self.hidden

@@ -1,13 +1,8 @@
-"""`check` makes every check of the audit on one training loop and returns the report.
+"""`check` audits one training loop: it makes every check, and returns the report.
 
-The loop, a function of the user's (`audit.loop`), is called as it is, some thousand times, on small data. The more
-settings it obeys, the more can be tested: by noise_multiplier the audit almost turns the noise off, by batch it puts
-every record into every step, and by step_size it keeps the weights where they are.
-
-A loop that does what it claims is reported as violated with probability at most `false_alarm` in all. That probability
-is split evenly over the checks that are random (Bonferroni), and within each of them over its tests, which are exact
-(`exact`). Checks without randomness compare numbers of runs up to rounding, at weights that do not change. What could
-differ by chance is compared again in 20 runs on each of two data sets, which leaves a chance of at most 2 * 4^-20.
+The loop is called some thousand times on small data, with changed settings: noise_multiplier to make the noise almost
+vanish, batch to put every record into every batch, and step_size to keep the weights where they are. What depends on a
+setting that the loop ignores cannot be tested.
 """
 
 import time
@@ -25,7 +20,7 @@ from dpzero_theory.audit.runs import LoopRuns
 from dpzero_theory.registry import Registry
 
 CHECKS: Registry[Check] = Registry("check")
-"""Every check of an audit by its name, in the order of the report."""
+"""All checks of an audit by name, in the order of the report."""
 for _check in (*seeds.CHECKS, *noise.CHECKS, *sensitivity.CHECKS, *batches.CHECKS, *leaks.CHECKS):
     CHECKS.register(_check)
 
@@ -42,28 +37,29 @@ def check(
     runs: int = 200,
     false_alarm: float = 1e-6,
 ) -> AuditReport:
-    """Audit a training loop and return the report.
+    """Audit a training loop: test by many runs whether it does what it claims, and return the report.
 
     Args:
-        train: the loop, a function (records, seed, settings) -> releases, the noised average or sum of each of T steps,
-            shape (T,) or (T, k); or a mapping with "releases" and other outputs by name: "clean", the releases before
-            noise, and "batches", each step's record numbers, which no attacker sees, and any that one sees. Its
-            `settings` are a dictionary with all fields of the claim but `average`, such as "clip" (or the loop's name
-            for it in `view.names`), and the settings below. The more changes of them it obeys, the more is tested.
-        records: the claim's n records, an array with one record a row, or a list whose entries are numbers, arrays,
-            tensors or tuples of these; 16 to 256 are enough.
-        claim: what the loop's author says of its privacy.
-        view: what an attacker sees of a run; if None, `View()`, by which the seed is public.
-        settings: further settings that the loop is given in addition to the claim's numbers, by the loop's names for
-            them; its step size must be among them if it has one.
-        variations: further settings under which the claim must hold, by a name for the report, as in {"four
+        train: the loop, a function (records, seed, settings) -> releases: the noised average or sum of each of T steps,
+            shape (T,) or (T, k). Or it returns a mapping with "releases" and other outputs by name. Two of these are
+            for the audit alone, and no attacker sees them: "clean", the releases before noise, and "batches", the
+            indices of each step's records. `settings` is a dictionary with all fields of `claim` except `average`,
+            under the loop's names for them (`view.names`), and with the entries of the argument `settings`.
+        records: the claim's n records, as an array with one record in each row, or as a list of numbers, arrays,
+            tensors or tuples of these; n from 16 to 256 is enough.
+        claim: what the loop's author claims about its privacy.
+        view: what an attacker sees of a run; if None, `View()`, in which the loop's seed is public.
+        settings: settings that the loop is given in addition to those of the claim, by its own names. Its step size
+            must be among them if it has one.
+        variations: further settings under which the claim must hold, by a name for the report, such as {"four
             micro-batches": {"micro_batches": 4}}. The size of the noise is tested with each of them.
-        checks: the names of the checks to make, keys of `CHECKS` such as "noise-size"; all of them if empty.
-        runs: about how many runs of the loop one check may use for its statistical tests, at least 24.
-        false_alarm: the probability, in (0, 0.5), with which a sound loop may be reported as violating any check.
+        checks: the names of the checks to make, from `CHECKS`, such as "noise-size"; all of them if empty.
+        runs: about how many runs of the loop a statistical test may use, at least 24.
+        false_alarm: an upper bound, in (0, 0.5), on the probability that any check reports a violation for a loop that
+            does what it claims.
 
     Raises:
-        ValueError: an argument outside its range, an unknown check, or a loop that does not run on the records given.
+        ValueError: an argument is outside its range, a check is unknown, or the loop does not run on the given records.
     """
     rules.integer("runs", runs, at_least=24)
     level = rules.real("false_alarm", false_alarm, above=0, below=0.5)
@@ -74,6 +70,8 @@ def check(
         count = len(records) if hasattr(records, "__len__") else rules.shown(records)
         raise ValueError(f"records must be the claim's n = {claim.n}; got {count}")
     started, entries = time.perf_counter(), []
+    # The probability of a false alarm is split evenly over the random checks (Bonferroni). The other checks compare
+    # numbers up to rounding; what could differ by chance is confirmed by 20 runs on each of two data sets.
     share = level / max(1, sum(entry.random for entry in wanted))
     with known_system() as entropy:
         loop = Loop(train, records, claim, view or View(), dict(settings or {}), entropy)

@@ -1,8 +1,7 @@
-"""Makes neighbouring data sets, and extreme records with which an audit tests a loop's clipping.
+"""Makes neighbouring data sets, and extreme records by which an audit tests how a loop clips.
 
-Records are an array with one record a row, or a list whose entries are numbers, arrays, tensors, or tuples of these.
-Records of another kind can be exchanged for one another, but cannot be scaled. Functions change nothing that they are
-given, though what they return may share memory with it; `random_like` draws from the generator that it gets.
+Records are an array with one record in each row, or a list of numbers, arrays, tensors or tuples of these. No function
+changes its arguments, but a result may share memory with them.
 """
 
 from collections.abc import Callable, Container, Iterator
@@ -18,7 +17,7 @@ _EXTREMES_SEED = 2026  # The function `extremes` draws its random records with t
 
 
 def replaced(records: Records, place: int, record: Any) -> Records:
-    """Return a copy of the records in which the record at index `place` is `record`."""
+    """Return a copy of the records in which the record at index `place` is replaced by `record`."""
     copy = records.copy() if isinstance(records, np.ndarray) else list(records)
     copy[place] = record
     return copy
@@ -32,7 +31,7 @@ def removed(records: Records, place: int) -> Records:
 
 
 def filled(records: Records, record: Any) -> Records:
-    """Return a data set of the size of `records` in which every record is `record`."""
+    """Return a data set with as many records as `records`, all of them equal to `record`."""
     if isinstance(records, np.ndarray):
         return np.broadcast_to(np.asarray(record, dtype=records.dtype), records.shape).copy()
     return [record] * len(records)
@@ -43,7 +42,7 @@ def _as_array(record: Any) -> NDArray[Any]:
 
 
 def _changed(record: Any, change: Callable[[NDArray[Any]], Any]) -> Any:
-    # A record is a number, an array, a tensor, or a tuple or list of these; `change` gets floating-point ones as arrays
+    # Returns a record with its floating-point numbers, arrays and tensors mapped by `change`, which gets NumPy arrays
     if isinstance(record, tuple | list):
         return type(record)(_changed(part, change) for part in record)
     if hasattr(record, "new_tensor") and record.is_floating_point():
@@ -55,15 +54,15 @@ def _changed(record: Any, change: Callable[[NDArray[Any]], Any]) -> Any:
 
 
 def scaled(record: Any, factor: float) -> Any:
-    """Return a record, or records, with the floating-point numbers times `factor`; integers stay as they are."""
+    """Return a record, or a data set, with all floating-point numbers times `factor`. Integers are not changed."""
     return _changed(record, lambda x: x * factor)
 
 
 def mirrored(record: Any) -> Any:
-    """Return the record with its floating-point numbers negated, except for what may be a label.
+    """Return a record with its floating-point numbers negated, except for those that may be a label.
 
-    Of a tuple of several parts only the first one is negated, all of it. Of a NumPy array of several numbers all are
-    negated but the last one (row-major). All of any other record is negated: a number, a tensor, a list.
+    For a tuple of two or more parts, only the first part is negated. For a NumPy array of two or more numbers, all but
+    the last one (in row-major order) are negated. For any other record all numbers are negated.
     """
     if isinstance(record, tuple) and len(record) > 1:
         return (scaled(record[0], -1.0), *record[1:])
@@ -75,10 +74,9 @@ def mirrored(record: Any) -> Any:
 
 
 def numbers(record: Any) -> list[float]:
-    """Return the floating-point numbers of a record in order, without integers and all else.
+    """Return the floating-point numbers of a record as a list. Integers and other values are left out.
 
-    Those of an array or tensor are in row-major order; those of a tuple or list, which may be nested, follow part by
-    part.
+    Arrays and tensors are read in row-major order, and tuples and lists, which may be nested, part by part.
     """
     if isinstance(record, tuple | list):
         return [number for part in record for number in numbers(part)]
@@ -87,11 +85,12 @@ def numbers(record: Any) -> list[float]:
 
 
 def extremes(records: Records) -> Iterator[Any]:
-    """Yield ten records that are tried in place of others: the middle one of `records`, and nine forms of the first.
+    """Yield ten records with which an audit replaces others: a middle one of `records`, and nine made from the first
+    one.
 
-    These are the first record times -1, 1e3, -1e3, 1e6, -1e6 and 0; the first record times 1e3 with all but its label
-    negated (`mirrored`); and two whose floating-point numbers are random, of standard deviation 1e3 (`random_like`). A
-    loop must clip the large ones, in whichever direction they pull.
+    The nine are the first record times -1, 1e3, -1e3, 1e6 and -1e6; times 1e3 and negated except for its label
+    (`mirrored`); two with normal random numbers of standard deviation 1e3 (`random_like`); and the first record times
+    0.
     """
     first = records[0]
     yield records[len(records) // 2]
@@ -105,22 +104,22 @@ def extremes(records: Records) -> Iterator[Any]:
 
 
 def random_like(record: Any, draw: np.random.Generator, factor: float) -> Any:
-    """Return `record` with random numbers in place of its floating-point numbers; integers stay as they are.
+    """Return `record` with each floating-point number replaced by `factor` times a standard normal number from `draw`.
 
-    The numbers are `factor` times standard normal numbers, which the generator `draw` draws.
+    Integers are not changed. `draw` is advanced.
     """
     return _changed(record, lambda x: factor * draw.normal(size=x.shape))
 
 
 def poisoned(record: Any) -> Iterator[Any]:
-    """Yield 9 forms of `record` from which a loop must still make a clipped contribution.
+    """Yield 9 forms of `record` with NaN, infinity or huge numbers, whose contribution a loop must still clip.
 
-    In two all floating-point numbers are NaN, or infinity; in three the first alone is NaN, infinity or -infinity; in
-    three the last alone; and in one each is the largest finite number of its type, with its own sign, whose square
-    overflows. With one such number only the forms that change all are yielded, which are 3; without any, none.
+    All floating-point numbers are replaced by NaN, or by infinity; the first one alone, or the last one alone, by NaN,
+    infinity or -infinity; or all by the largest finite number of their type, with their signs. If the record has one
+    floating-point number, only the 3 forms that replace all are yielded; if it has none, nothing is.
     """
-    # A loop may handle some forms only: one infinite number may make a loss infinite where several make it NaN, and the
-    # largest finite numbers have infinite squares
+    # A loop may handle some forms and not others: one infinite number may make a loss infinite, and several make it
+    # NaN; squares of the largest finite numbers overflow
     last = len(numbers(record)) - 1
     every, ends = range(last + 1), dict.fromkeys((0, last))
     if every:
@@ -131,11 +130,11 @@ def poisoned(record: Any) -> Iterator[Any]:
 
 
 def _with(record: Any, places: Container[int], value: float | None) -> Any:
-    place = count()  # Floating-point numbers are counted from 0, in the order of `numbers`
+    place = count()  # The index of a floating-point number in the record, in the order of `numbers`
 
     def change(x: NDArray[Any]) -> NDArray[Any]:
         chosen = np.array([next(place) in places for _ in range(x.size)], dtype=bool).reshape(x.shape)
-        # None stands for the largest finite number of the type, with the sign of the number that it replaces
+        # `value` None means the largest finite number of the type, with the sign of the number that it replaces
         return np.where(chosen, np.copysign(np.finfo(x.dtype).max, x) if value is None else value, x)
 
     return _changed(record, change)

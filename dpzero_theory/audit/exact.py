@@ -1,9 +1,8 @@
-"""Exact tests of the batches and the noise that a private loop draws.
+"""Exact tests of the batches and the noise that a private training loop draws.
 
-Each function returns a p-value: the probability, if the loop does what it claims, of a statistic at least as extreme as
-the observed one. P-values are two-sided (twice the smaller tail) unless the function says otherwise. No null
-distribution is an approximation, except for rounding errors of about 1e-13 in convolutions. So rejecting p-values below
-a level raises a false alarm with at most that probability.
+Each function returns a p-value: the probability that a loop which does what it claims has a statistic at least as
+extreme as the observed one. P-values are two-sided (twice the smaller tail) if nothing else is said. No distribution is
+approximated, apart from rounding errors of about 1e-13.
 """
 
 import math
@@ -14,7 +13,7 @@ from scipy import stats
 
 from dpzero_theory.check import Array
 
-_MOST_SPREAD = 14.0  # `dispersion` counts deviations beyond about this many claimed standard deviations alike
+_MOST_SPREAD = 14.0  # `dispersion` caps deviations at about this many claimed standard deviations
 
 
 def _two_sided(lower: float, upper: float) -> float:
@@ -23,25 +22,27 @@ def _two_sided(lower: float, upper: float) -> float:
 
 
 def binomial(hits: int, trials: int, rate: float) -> float:
-    """Return the two-sided p-value of `hits` successes in `trials` independent trials with probability `rate` each."""
+    """Return the two-sided p-value of `hits` successes in `trials` independent trials with success probability
+    `rate`."""
     law = stats.binom(trials, rate)
     return _two_sided(law.cdf(hits), law.sf(hits - 1))
 
 
 def at_least(hits: int, trials: int, rate: float) -> float:
-    """Return the probability of `hits` or more successes in `trials` independent trials of probability `rate` each."""
+    """Return the probability of `hits` or more successes in `trials` independent trials with success probability
+    `rate`."""
     return float(stats.binom.sf(hits - 1, trials, rate))
 
 
 def dispersion(counts: NDArray[np.int64], pmf: Array) -> float:
-    """Return the two-sided p-value of the spread of independent counts, each claimed to have P[count = k] = pmf[k].
+    """Return the two-sided p-value of how much independent counts vary, if each has the distribution P[count = k] =
+    pmf[k].
 
-    The statistic is the sum of (count - c)^2, where c is the claimed mean rounded to an integer. It is too small if the
-    counts are too equal, and too large if they vary more than claimed. Deviations beyond about 14 claimed standard
-    deviations count alike, so that the table of the sum's exact law stays small.
+    The statistic is the sum of (count - c)^2, where c is the mean of the distribution, rounded to an integer. Terms are
+    capped at about 14^2 variances.
 
     Args:
-        counts: the observed counts, shape (N,).
+        counts: the observed counts, integers of shape (N,).
         pmf: the claimed probabilities of 0, 1, 2, ..., of shape (largest + 1,).
     """
     support = np.arange(pmf.size)
@@ -56,19 +57,20 @@ def dispersion(counts: NDArray[np.int64], pmf: Array) -> float:
 
 
 def overlaps(shared: int, pairs: int, pmf: Array) -> float:
-    """Return the two-sided p-value of a sum of `pairs` independent integers, each claimed to be k with P = pmf[k].
+    """Return the two-sided p-value of the sum of `pairs` independent integers, each with the distribution P[k] =
+    pmf[k].
 
     Args:
-        shared: the observed sum, such as of how many records the two batches of each of `pairs` pairs share.
+        shared: the observed sum, such as the number of records that two batches share, summed over `pairs` pairs.
         pairs: how many integers are added.
-        pmf: the claimed probabilities that an integer is 0, 1, 2, ..., of shape (largest + 1,).
+        pmf: the claimed probabilities of 0, 1, 2, ..., of shape (largest + 1,).
     """
     law = _sum_of(pmf, pairs)
     return _two_sided(math.fsum(law[: shared + 1]), math.fsum(law[shared:]))
 
 
 def _sum_of(pmf: Array, times: int) -> Array:
-    # The law of a sum of `times` independent integers, each k with probability pmf[k], is the convolution power of pmf
+    # Returns the distribution of a sum of `times` independent integers, each equal to k with probability pmf[k]
     size = (pmf.size - 1) * times + 1
     length = 1 << (size - 1).bit_length()
     law = np.fft.irfft(np.fft.rfft(pmf, length) ** times, length)[:size]
@@ -76,11 +78,11 @@ def _sum_of(pmf: Array, times: int) -> Array:
 
 
 def correlation(a: Array, b: Array) -> float:
-    """Return the two-sided p-value of the cosine r of two vectors of N numbers, one claimed to be Gaussian noise.
+    """Return the two-sided p-value of the cosine of the angle between two vectors of N numbers, if one is Gaussian
+    noise.
 
-    The other vector may be anything that does not depend on that noise. Under the claim r is distributed as a
-    coordinate of a uniform point on the unit sphere in N dimensions, so (1 + r)/2 is Beta((N - 1)/2, (N - 1)/2). The
-    p-value is 1 for a zero vector and for N = 1.
+    The noise has independent entries of equal variance, and the other vector must not depend on it. (1 + cosine)/2 then
+    has the distribution Beta((N - 1)/2, (N - 1)/2). The p-value is 1 if a vector is zero or N = 1.
     """
     norms = math.sqrt(float(a @ a)) * math.sqrt(float(b @ b))
     if norms == 0 or a.size < 2:

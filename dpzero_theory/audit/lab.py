@@ -1,9 +1,9 @@
-"""`Lab` holds everything that a check may use of an audited training loop: its claim, and experiments on it.
+"""`Lab` holds all that a check may use of an audited training loop: its claim, and experiments on it.
 
-There are experiments on the influence of single records on releases, and samples of the noise: the noise of a run is
-the difference of its releases and the releases of a quiet run, which has almost no noise and the same seed. The module
-`audit.runs` says what quiet runs and other words for runs mean. A contribution is what one record adds to the sum of a
-step; lengths are measured in clips, the largest length that the claim allows to a contribution.
+One kind of experiment measures how much single records change releases. The other takes samples of the noise: the
+difference between the releases of a run and those of a quiet run, which has almost no noise and the same seed.
+`audit.runs` explains these words. A contribution is what one record adds to the sum of a step. Lengths are measured in
+clips, that is, in multiples of the largest length that the claim allows a contribution.
 """
 
 import math
@@ -21,18 +21,18 @@ from dpzero_theory.bisection import halved
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
-_NOISE_SEED = 1000  # The loop's seed in the first of the runs whose noise is sampled; each further run adds 1
-_WANTED = 7500  # How many numbers of noise `sample` should have; each sample of `others` should have a quarter as many
+_NOISE_SEED = 1000  # The loop's seeds in the runs whose noise is sampled are 1000, 1001, ...
+_WANTED = 7500  # About how many numbers of noise `_NoiseSamples.sample` has; each sample of `others` has a quarter
 _FEWEST_RUNS, _MOST_RUNS = 24, 200  # The fewest and the most runs from which a sample of the noise is taken
 _SCALES = {
     "records a millionth as large": 1e-6,
     "records a thousand times as large": 1e3,
     "records of nothing": 0.0,
 }
-"""Factors by which all records are scaled, by the names in the report; the noise must not change with them."""
+"""Factors by which all records are scaled, by names for the report. The noise must not change with them."""
 _MOST_RECORDS = 256  # Records are not exchanged one by one in data sets with more records than this
 _LOUD = 0.5  # The data set `loudest` has equal records that each add more than this many clips to a step
-_VISIBLE = 0.05  # A record is in a batch if its exchange moves the step by more than this share of a full batch's move
+_VISIBLE = 0.05  # A record is in a batch if exchanging it moves the step by more than this share of the full move
 _FACTORS = np.geomspace(1e-4, 1e4, 33)  # The factors that are tried to make the first record nearly clipped
 _HALVINGS = 12  # How often the interval between two neighbours among `_FACTORS` is halved to find the best factor
 _NEARLY = 0.97  # A record counts as nearly clipped if it adds this many clips (multiples of the clip) to a sum
@@ -41,23 +41,23 @@ _ENOUGH_NUMBERS = 4  # Whether vectors are parallel is told only from this many 
 
 
 class _ExtremePair(NamedTuple):
-    # Two records that differ much, so that exchanging one for the other shows how far one record moves a release. Of
-    # the lengths of the changes of all steps' releases `size` is the least, in clips (multiples of the claimed clip)
+    # Two records that differ much, so that exchanging one for the other shows how far one record moves a release.
+    # `size` is the smallest L2 norm of a step's change, over all steps, in clips (multiples of the claimed clip)
     first: Any
     second: Any
     size: float
 
 
 class _Scan(NamedTuple):
-    # How much each step's release changes if one record is exchanged for another, for each record in turn, in runs with
-    # the claimed sampling: the L2 norm in clips (multiples of the claimed clip), shape (seeds, steps, records)
+    # `moved` is the L2 norm by which each step's release changes if one record is exchanged for another, for each
+    # record in turn, with batches drawn as claimed, in clips (multiples of the clip), shape (seeds, steps, records)
     moved: Array
     included: NDArray[np.bool_]  # Whether each record was in each batch, as its exchange shows; of the same shape
     seeds: tuple[int, ...]  # The loop's seeds in these runs
 
 
-# Experiments on how much single records change what a loop releases. Each runs the loop with changed settings, about
-# `most_runs` times or fewer, when its property is first read.
+# Experiments on how much single records change what a loop releases. A property runs the loop with changed settings, up
+# to about `most_runs` times, when it is first read.
 class _Influence:
     def __init__(self, runs: LoopRuns, most_runs: int) -> None:
         self._runs, self._most_runs = runs, most_runs
@@ -65,11 +65,10 @@ class _Influence:
 
     @cached_property
     def pair(self) -> _ExtremePair | None:
-        # The two of the ten records of `datasets.extremes` whose exchange for each other, with all records in every
-        # batch, changes the releases the most; the step that changes the least counts. None if no exchange changes all
-        # steps.
-        # Pairs are tried from small numbers to large ones, and of equal changes the last is taken, as large records are
-        # the surest to be clipped
+        # Returns the two of the ten records of `datasets.extremes` whose exchange for each other changes the releases
+        # the most, with full batches; the step that changes least counts. None if no exchange changes all steps. Pairs
+        # are tried from small numbers to large ones, and the last of equal changes is taken, because large records are
+        # surely clipped
         tried = sorted(self._extremes, key=lambda one: max(map(abs, datasets.numbers(one[0])), default=0.0))
         best: _ExtremePair | None = None
         for i, (first, here) in enumerate(tried):
@@ -81,9 +80,8 @@ class _Influence:
 
     @cached_property
     def _extremes(self) -> list[tuple[Any, Array]]:
-        # Has each extreme record that the loop accepts, and the releases of two runs almost without noise, one after
-        # the other, shape (2 * steps, numbers): with this record in the first place of the audit's data, and in the
-        # last
+        # Returns for each extreme record that the loop accepts a pair: the record, and the releases of two runs with
+        # almost no noise, shape (2 * steps, numbers), where it replaces the first and then the last record of the data
         accepted: list[tuple[Any, Array]] = []
         for record in datasets.extremes(self._records) if self._runs.repeatable is not None else ():
             first, last = (
@@ -97,19 +95,19 @@ class _Influence:
 
     @cached_property
     def takes_one_less(self) -> bool:
-        # Whether runs on n - 1 and on n records with one seed draw the same random numbers, and so can be compared: an
-        # exchange of the last record changes the releases of both by parallel vectors, up to rounding. If the seed
-        # makes other directions for n - 1 records they are not parallel. False, too, where nothing can be seen: no
+        # Returns whether runs on n - 1 and on n records with one seed draw the same random numbers, so that they can be
+        # compared: exchanging the last record must change both releases by parallel vectors, up to rounding. They are
+        # not parallel if the loop draws other directions for n - 1 records. False also if this cannot be seen: no
         # exchange changes all steps, a run fails, n < 3, or a vector has fewer than 4 numbers.
         if self.pair is None or self._n < 3 or self._draws_shift():
             return False
         # In an adaptive loop later steps may follow from what was released, so only first steps are compared
         steps = slice(0, 1 if self._runs.loop.view.adaptive else None)
-        # Beside extreme records the effect of small random numbers, such as augmentations, is lost to rounding, so
-        # ordinary records are exchanged too
+        # Ordinary records are exchanged too: beside extreme ones, the effect of small random numbers, such as
+        # augmentations, is lost to rounding
         for pair in (self.pair[:2], (self._records[0], self._records[self._n // 2])):
-            # The last record is exchanged and the first removed, since a removal may give other random numbers only to
-            # the records after it
+            # The last record is exchanged and the first removed: a removal may change the random numbers of the records
+            # after it alone
             data_sets = [datasets.replaced(self._records, self._n - 1, record) for record in pair]
             smaller = [datasets.removed(data, 0) for data in data_sets]
             before, after = self._quiet_releases(data_sets), self._quiet_releases(smaller)
@@ -123,10 +121,10 @@ class _Influence:
         return True
 
     def _draws_shift(self) -> bool:
-        # Returns whether removing a record gives other records other random numbers. The record that is removed has
-        # numbers of 0 and adds nothing to the sum. So if no random numbers differ, the release stays the same, or grows
-        # by the factor n/(n - 1) if it is divided by the number of records. False also if such a record adds something,
-        # or if a run fails, since nothing can be said then
+        # Returns whether removing a record changes the random numbers of other records. The removed record has numbers
+        # of 0 and adds nothing to the sum, so with the same random numbers the release stays the same, or grows by
+        # n/(n - 1) if it is divided by the number of records. False also if such a record adds something, or if a run
+        # fails, since nothing can be said then
         nothing = datasets.scaled(self._records[0], 0.0)
         silent = self._runs.at_start(datasets.filled(self._records, nothing))
         data = datasets.replaced(self._records, self._n - 1, nothing)
@@ -139,7 +137,8 @@ class _Influence:
         return not any(same(whole * factor, less) for factor in (1.0, self._n / (self._n - 1)))
 
     def _quiet_releases(self, data_sets: list[Records]) -> Array | None:
-        # All runs have one seed, and full batches; the releases have shape (data sets, steps, numbers)
+        # Returns the releases of a run on each data set, with one seed and full batches, shape (data sets, steps,
+        # numbers)
         rows = [self._runs.quiet(data, **self._all) for data in data_sets]
         if any(row is None or rows[0] is None or row.shape != rows[0].shape for row in rows):
             return None
@@ -148,18 +147,17 @@ class _Influence:
 
     @cached_property
     def nearly_clipped(self) -> Any:
-        # The result is the first record, scaled so that it adds about 0.97 times the clip to a sum; None if no scale
-        # does that.
-        # Near the clip an effect of one record on others' contributions shows the most. The smallest factor that nearly
-        # reaches the clip is taken, since a wrong clip may shrink larger records below the clip
+        # Returns the first record, scaled so that it adds about 0.97 times the clip to a sum; None if no scale does
+        # that. Near the clip, an effect of one record on others' contributions shows most. The smallest factor that
+        # nearly reaches the clip is taken, since a wrong clip may shrink larger records below the clip
         reached = next((k for k in range(1, _FACTORS.size) if self._clips(_FACTORS[k]) >= _NEARLY), _FACTORS.size - 1)
         low, high = (math.log(_FACTORS[k]) for k in (reached - 1, reached))
         scale = math.exp(halved(lambda log: self._clips(math.exp(log)) < _NEARLY, low, high, _HALVINGS)[0])
         return datasets.scaled(self._records[0], scale) if self._clips(scale) > _NEARLY**3 else None
 
     def _clips(self, scale: float) -> float:
-        # Returns how many clips the first record, times `scale`, adds to the first step: the sum over n such records,
-        # over n
+        # Returns how many clips the first record, times `scale`, adds to the sum of the first step, measured on a data
+        # set of n such records
         record = datasets.scaled(self._records[0], scale)
         rows = self._runs.at_start(datasets.filled(self._records, record))
         if rows is None or not np.isfinite(rows).all():
@@ -168,8 +166,8 @@ class _Influence:
 
     @cached_property
     def loudest(self) -> Records | None:
-        # The data set is n copies of the extreme record that adds the most to the step whose sum is least, if a copy
-        # adds more than half of the clip, the largest length that the claim allows to it.
+        # Returns n copies of the extreme record that adds most to a step, where the step with the smallest sum counts;
+        # None if no record adds more than half of the clip to all steps
         best, data = _LOUD * self._n, None
         for record, _ in self._extremes:
             alike = datasets.filled(self._records, record)
@@ -181,11 +179,10 @@ class _Influence:
 
     @cached_property
     def scan(self) -> _Scan | None:
-        # For each record in turn, and at most four seeds, a pair of runs has one and then the other record of `pair` in
-        # its place, with batches drawn as the loop claims. None if runs with equal seeds have different batches, no
-        # setting (such as a step size of 0) keeps the weights where they are, there are more than 256 records, no
-        # exchange changes all steps, or for every seed that was tried an exchange of the first record does not change
-        # all steps though all records are in every batch.
+        # Replaces each record in turn by one and then the other record of `pair`, in two runs with batches drawn as the
+        # loop claims, for at most four seeds. None if runs with equal seeds have different batches, the weights cannot
+        # be kept where they are, there are more than 256 records, no exchange changes all steps, or with no seed that
+        # was tried exchanging the first record changes all steps with full batches
         runs, n, pair = self._runs, self._n, self.pair
         if runs.batches_need_stream is None or pair is None or not runs.frozen or n > _MOST_RECORDS:
             return None
@@ -205,8 +202,9 @@ class _Influence:
         return _Scan(moved, moved > pair.size * _VISIBLE, tuple(found))
 
     def _moved(self, place: int, seed: int, changes: dict[str, Any]) -> Array | None:
-        # Returns the norm of the change of each step's release, shape (steps,), if the record at index `place` is one
-        # and then the other of the extreme pair, in runs almost without noise; None if the two runs cannot be compared
+        # Returns the norm of the change of each step's release, shape (steps,), between two runs with almost no noise,
+        # where one and then the other record of `pair` replaces the record at index `place`. None if the runs cannot be
+        # compared
         assert self.pair is not None
         data = [datasets.replaced(self._records, place, record) for record in self.pair[:2]]
         how = {**self._runs.with_batches(seed), **changes}
@@ -215,15 +213,15 @@ class _Influence:
 
 
 class _Residual(NamedTuple):
-    # The releases of one run, split into the noise and what it was added to, each of shape (steps, numbers of a step)
+    # The releases of one run, split into the noise and the sums to which it was added, each of shape (steps, numbers)
     noise: Array
     sums: Array
 
 
-# Samples of the noise that one loop adds, on several data sets and with several settings of the loop. A sample is an
-# array of noise in units of the claimed standard deviation, shape (runs, steps, numbers of a step), or None if the
-# noise cannot be told from the releases. It takes about `most_runs` runs. `variations` has further settings with which
-# the claim must hold, by the names that the report gives them.
+# Samples of the noise that one loop adds, on several data sets and with several settings. A sample is an array of noise
+# in units of the claimed standard deviation, shape (runs, steps, numbers of a step), from about `most_runs` runs; None
+# if the noise cannot be separated from the sums. `variations` has further settings with which the claim must hold, by
+# names for the report.
 class _NoiseSamples:
     def __init__(
         self, runs: LoopRuns, influence: _Influence, most_runs: int, variations: Mapping[str, Mapping[str, Any]]
@@ -233,15 +231,15 @@ class _NoiseSamples:
 
     @property
     def repeat_changes(self) -> dict[str, Any]:
-        # With these changes of settings (none, or all records in every batch) runs almost without noise repeat with the
-        # seed. If such runs never repeat there are none, and only a loop that returns `clean`, the releases before
-        # noise, tells its noise.
+        # Returns the changes of settings (none, or full batches) with which runs with almost no noise repeat with the
+        # seed; none also if such runs never repeat: then the noise is known only if the loop returns `clean`, the
+        # releases before noise.
         return dict(self._runs.repeatable or {})
 
     @cached_property
     def sample_changes(self) -> dict[str, Any]:
-        # No change if runs with the claimed batches repeat with the seed, perhaps only by reading known bytes in place
-        # of the operating system's random bytes
+        # Returns no changes if runs with the claimed batches repeat with the seed (perhaps with known bytes in place of
+        # the operating system's random bytes), else `repeat_changes`
         return {} if self._runs.batches_need_stream else self.repeat_changes
 
     @cached_property
@@ -252,7 +250,7 @@ class _NoiseSamples:
         return found
 
     def others(self) -> Iterator[tuple[str, Callable[[], Array | None]]]:
-        # With each name goes a function that makes the runs on that data set and returns a sample of their noise
+        # Yields pairs (name of a data set or of settings, function that makes the runs and returns their noise)
         few, changes, records, runs = _WANTED // 4, self.sample_changes, self._records, self._runs
 
         def other(name: str, data: Records | None, how: dict[str, Any]) -> tuple[str, Callable[[], Array | None]]:
@@ -264,7 +262,7 @@ class _NoiseSamples:
             yield other(name, None, {**changes, **variation})
         if self._influence.pair is not None:
             yield other("records all alike", datasets.filled(records, self._influence.pair.first), changes)
-        if self._influence.loudest is not None:  # Rounding of a release to few digits is coarsest at the largest sums
+        if self._influence.loudest is not None:  # The rounding of releases is coarsest at the largest sums
             yield other("where the sum is largest", self._influence.loudest, runs.all_records)
         if runs.claim.relation == Relation.ADD_REMOVE:
             yield other("a quarter of the records", records[: max(1, runs.claim.n // 4)], runs.all_records)
@@ -274,8 +272,8 @@ class _NoiseSamples:
             yield other("batches as claimed, records of nothing", datasets.scaled(records, 0.0), {})
 
     def _sampled(self, records: Records | None, changes: dict[str, Any], wanted: int = _WANTED) -> Array | None:
-        # Returns a sample of about `wanted` numbers, from 24 runs at least; None if the noise is unknown, or if a step
-        # has more numbers in one run than in another
+        # Returns a sample of about `wanted` numbers of noise, from at least 24 runs; None if the noise is unknown, or
+        # if a step has more numbers in one run than in another
         first = self.residual(records, changes, _NOISE_SEED)
         if first is None:
             return None
@@ -287,13 +285,13 @@ class _NoiseSamples:
                 return None
             values.append(one)
         if any(len(one) != len(first) for one in values):
-            # Whether an early-ending loop has a later step may depend on noise, so only the first step's is unbiased
+            # If a loop may end early, a later step exists only after some noise, so that noise is biased
             values = [one[:1] for one in values]
         return np.array(values) / self._runs.claim.noise_std(changes.get("batch"))
 
     def residual(self, records: Records | None, changes: dict[str, Any], seed: int, **how: int | None) -> Array | None:
-        # The noise of one run, in the unit of releases, shape (steps, numbers); None if the releases do not tell.
-        # The arguments, `stream` and `global_seed` among them, are those of `parts`.
+        # Returns the noise of one run, in the unit of releases, shape (steps, numbers), or None if it is unknown. The
+        # arguments are those of `parts`.
         found = self.parts(records, changes, seed, **how)
         return None if found is None else found.noise
 
@@ -306,12 +304,12 @@ class _NoiseSamples:
         stream: int | None = None,
         global_seed: int | None = None,
     ) -> _Residual | None:
-        # Makes one run, and returns its noise and its releases without noise, in the unit of the releases; None if they
-        # cannot be told apart. The latter are what the loop returns as `clean`, or else the releases of a run with the
-        # same seed almost without noise. Only the first step is returned if these two runs have different numbers of
-        # steps. `changes` replaces settings, by the audit's names for them. `stream` is an integer that determines the
-        # bytes which the loop reads in place of the operating system's random bytes; if it is None, `seed` determines
-        # them if runs repeat only so. `global_seed` is that of the generators of Python, NumPy and torch.
+        # Makes one run, and returns its noise and its sums without noise, in the unit of releases; None if they cannot
+        # be separated. The sums are the output `clean` of the loop or, without it, the releases of a run with the same
+        # seed and almost no noise; if that run has another number of steps, only the first step is returned. `changes`
+        # replaces settings, by the audit's names. The integer `stream` determines the bytes that replace the operating
+        # system's random bytes; if None, `seed` does if runs repeat only so. `global_seed` seeds the generators of
+        # Python, NumPy and torch.
         runs = self._runs
         same = runs.with_batches(seed) if stream is None and not changes else runs.paired(seed, stream)
         noisy = runs.attempt(records, **same, global_seed=global_seed, **{**runs.frozen, **changes})
@@ -328,17 +326,17 @@ class _NoiseSamples:
 
 
 class Lab:
-    """Experiments on one training loop, each made when a check first asks for it.
+    """Experiments on one training loop, each of which is made when a check first asks for it.
 
     Args:
         runs: a `LoopRuns`, which runs the loop with changed settings.
-        most_runs: about how many runs a check's statistic may use.
-        variations: further settings under which the noise must be as claimed, by a name for the report.
+        most_runs: about how many runs of the loop a statistical test may use.
+        variations: further settings with which the noise must be as claimed, by names for the report.
 
     Attributes:
         loop, claim, view: the `Loop`, its `Claim`, and the `View` of what an attacker sees.
         runs, most_runs: the arguments.
-        influence: experiments on how much single records change the releases.
+        influence: experiments on how much single records change releases.
         noise: samples of the loop's noise.
     """
 

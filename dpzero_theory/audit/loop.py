@@ -1,22 +1,24 @@
 """Runs a training loop as often as an audit needs, and keeps what the loop returns, prints and writes.
 
-A loop runs in an empty folder. Known random bytes, known clocks and seeded generators can stand in for the operating
-system's, so that two runs can be made to draw the same numbers. While it runs, this module replaces functions of `os`,
-`random` and `time`, the working directory and the output streams, and puts them back. A loop is a function:
+A loop is a function
 
-    train(records, seed, settings) -> what it releases
+    train(records, seed, settings) -> outputs
 
-`records` are of the kind that the audit was given, `seed` is an integer, and `settings` are the claim's numbers and the
-user's own settings, by the loop's names for them. The loop returns an array, the releases of shape (T,) or (T, k), or a
-mapping with some of these outputs:
+`records` is the data, `seed` an integer, and `settings` a dictionary with the numbers of the claim and the user's own
+settings, under the loop's names for them. The loop returns an array, which is its releases, or a mapping with some of
+these outputs:
 
-    releases     (T,) or (T, k), the noised average (or sum) of each step
-    trajectory   (T + 1, d), the weights before and after each step, in place of releases, which are then their
-                 differences over -step_size. Only loops with one constant step size and no momentum may return it.
-    seeds        (T,), the integers that made the steps' directions and are published
-    batches      T lists of record numbers; the attacker never sees them
-    clean        the releases before noise is added, of the same shape; the attacker never sees them
+    releases     the noised average or sum of each of T steps, shape (T,) or (T, k)
+    trajectory   instead of releases, the weights before and after each step, shape (T + 1, d). Releases are then their
+                 differences over -step_size, so the step size must be constant, and there may be no momentum
+    seeds        the published integers from which the steps' directions follow, shape (T,)
+    batches      a list of record indices for each step; the attacker never sees it
+    clean        the releases before noise is added, in their shape; the attacker never sees them
     NAME         any other output that an attacker may see, such as losses and metrics
+
+While a loop runs, its working directory is an empty folder, output streams are captured, and functions of `os`,
+`random` and `time` are replaced, so that known random bytes and clocks can stand in for the system's. Afterwards all is
+put back.
 """
 
 import hashlib
@@ -46,21 +48,21 @@ from dpzero_theory.audit.datasets import Records
 from dpzero_theory.check import Array
 
 Train = Callable[[Records, int, dict[str, Any]], Any]
-"""A training loop, a function (records, seed, settings) -> an array of releases, or a mapping of outputs by name."""
+"""A training loop: a function (records, seed, settings) -> an array of releases, or a mapping of outputs by name."""
 
-# The fields of a loop's claim that the loop is given as settings
+# The fields of `Claim` that the loop is given as settings
 _WORDS = ("noise_multiplier", "clip", "batch", "steps", "n", "sampling", "relation", "epsilon", "delta")
 _MEMORY = Path("/dev/shm")  # Linux's file system in memory, where temporary files are fastest
 _MOST_BYTES = 1 << 24  # At most this many bytes of each file are kept
 _CHANGING = re.compile(r"tmp\w{8}|\d+")
-"""Parts of a file's name that may change from run to run: numbers, and names that `tempfile` makes."""
+"""Parts of a file's name that may differ between runs: numbers, and names that `tempfile` makes."""
 _CLOCKS = ("time", "perf_counter", "monotonic", "process_time")
-"""The functions of the module `time` that are replaced, each together with its variant in nanoseconds."""
+"""The functions of the module `time` that are replaced, together with their variants in nanoseconds."""
 _BEGINS = 1_700_000_000.0  # Known clocks show this time, in seconds, when a run begins
 
 
 class LoopFailed(ValueError):
-    """The loop raised an error, or returned something that is not an output; the message is one line."""
+    """Raised if the loop raises an error, or returns something that is not an output."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +70,15 @@ class LoopOutput:
     """What one run of a training loop returned and showed.
 
     Attributes:
-        releases: the noised average or sum of each step, of shape (T, k) for T steps of k numbers; None if the loop
+        releases: the noised average or sum of each step, shape (T, k) for T steps of k numbers; None if the loop
             returned neither releases nor weights from which they follow.
-        clean: the releases before noise, of the same shape; None if the loop does not return them.
-        batches: for each step the list of the indices of its records; None if the loop does not return them.
-        seeds: the published seed of each step's directions; None if the loop does not return them.
-        trajectory: the weights before and after each step, shape (T + 1, d), if the loop returned them in place of the
-            releases, which were computed from them; else None.
-        shown: what the attacker sees: outputs by name, printed text under `printed`, files as bytes under `file NAME`,
-            and the files' names under `names of files`.
+        clean: the releases before noise, in their shape; None if the loop did not return them.
+        batches: a list of record indices for each step; None if the loop did not return it.
+        seeds: the published seed of each step's directions; None if the loop did not return them.
+        trajectory: the weights before and after each step, shape (T + 1, d), if the loop returned them instead of
+            releases, which were then computed from them; else None.
+        shown: what the attacker sees: outputs by name, printed text under "printed", the bytes of each file under "file
+            NAME", and the files' names under "names of files".
     """
 
     releases: Array | None
@@ -87,8 +89,8 @@ class LoopOutput:
     shown: dict[str, Any] = field(default_factory=dict)
 
 
-# Stands in for the operating system's source of random bytes, so that a run which reads it can be repeated: after
-# start(number) `read` returns bytes that follow from the number; after start(None), and at first, the system's.
+# Replaces the operating system's source of random bytes, so that runs which read it can be repeated. After
+# start(number), `read` returns bytes that follow from the number; after start(None), and at first, the system's bytes.
 class _Entropy:
     def __init__(self) -> None:
         self.number: int | None = None
@@ -109,8 +111,8 @@ class _Entropy:
 
     @contextmanager
     def inverted(self, place: int) -> Iterator[None]:
-        # In the block `read` inverts all bits of the byte with the index `place` after each `start`, which shows
-        # whether what a loop draws depends on this byte. The operating system's own bytes stay as they are.
+        # In the block, `read` inverts all bits of the byte at index `place` after each start(number), to show whether
+        # what a loop draws depends on this byte. The operating system's own bytes are not changed.
         self._inverted = place
         try:
             yield
@@ -119,7 +121,7 @@ class _Entropy:
 
 
 class _Clock:
-    # Its time, in seconds, advances only when it is read. So times that a run measures depend only on what the run does
+    # A clock whose time, in seconds, advances only when it is read, so that measured times follow from what a run does
     def __init__(self, tick: float) -> None:
         self._tick, self._now = tick, _BEGINS
 
@@ -133,13 +135,13 @@ class _Clock:
 
 @contextmanager
 def known_system() -> Iterator[_Entropy]:
-    """A context manager in whose block known bytes can stand in for the operating system's random bytes.
+    """A context manager in whose block known bytes can replace the operating system's random bytes.
 
-    It yields an object, from which `os.urandom`, `secrets` and unseeded generators of NumPy then read. At first they
-    get the system's bytes; after a call of its method start(number) with an integer they get the bytes of an endless
-    sequence that this number determines, from its first byte on, and after start(None) the system's again. A module
-    that took `urandom` by name before the block, and torch's `seed()`, always read the system's bytes. After the block
-    the global random generators of Python, NumPy and torch (if it is loaded) are as they were before.
+    It yields an object from which `os.urandom`, `secrets` and unseeded generators of NumPy read in the block. After a
+    call of its method start(number) with an integer, they get an endless sequence of bytes that the integer determines,
+    from its beginning; after start(None), and at first, the system's bytes. Modules that imported `urandom` by name
+    before the block, and torch's `seed()`, always get the system's bytes. After the block, the global generators of
+    Python, NumPy and torch (if loaded) have their earlier states.
     """
     entropy, torch = _Entropy(), sys.modules.get("torch")
     python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
@@ -177,19 +179,17 @@ def _seed_global_generators(seed: int) -> None:
 
 @dataclass
 class Loop:
-    """A training loop with what it claims; its method `run` makes every run of it.
+    """A training loop with its claim, whose method `run` makes every run of it.
 
     Attributes:
-        train: the loop, a function (records, seed, settings) -> its releases, an array of shape (T,) or (T, k) for T
-            steps, or a mapping with them and other outputs by name. `settings` is a dictionary with all fields of the
-            claim but `average`, such as "clip" (or the loop's name for it in `view.names`), and the settings below.
-        records: the data on which `run` calls the loop if it is given no other.
-        claim, view: what the loop claims, and what an attacker sees.
-        settings: what the loop is given in addition to the claim's numbers, by the loop's own names.
-        entropy: what stands in for the operating system's random bytes in the audit, as `known_system` yields it.
+        train: the loop, a function (records, seed, settings) -> an array of releases, or a mapping of outputs by name.
+        records: the data of a run that is given no other data.
+        claim, view: what the loop's author claims, and what an attacker sees.
+        settings: what the loop is given in addition to the numbers of the claim, by its own names.
+        entropy: the object that `known_system` yields, which stands in for the operating system's random bytes.
         count: how many runs were made.
-        from_weights: whether releases are computed from weights, because the loop returns none.
-        clock: what stands in for the process's clocks in a block of the method `clocks`, which sets it; else None.
+        from_weights: whether releases are computed from weights, because the loop returns no releases.
+        clock: in a block of the method `clocks`, the object that replaces the process's clocks; else None.
     """
 
     train: Train
@@ -204,19 +204,18 @@ class Loop:
 
     @cached_property
     def _folder(self) -> Path:
-        # The working directory of all runs; it is removed together with this object
+        # The working directory of all runs, which is deleted when this object is
         folder = Path(tempfile.mkdtemp(dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None)).resolve()
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         return folder
 
     @contextmanager
     def clocks(self, tick: float) -> Iterator[None]:
-        """A context manager in whose block every run begins at the same time, and clocks advance only when read.
+        """A context manager in whose block every run begins at the same time, and clocks advance only when they are
+        read.
 
-        Times that a run measures then depend only on what the run does.
-
-        Args:
-            tick: by how many seconds all clocks advance whenever one is read; with 0 they stand still.
+        Measured times then depend only on what a run does. Each read advances all clocks by `tick` seconds; with 0 they
+        stand still.
         """
         before, self.clock = self.clock, (clock := _Clock(tick))
         seconds = [(time, name, clock.read) for name in _CLOCKS]
@@ -227,7 +226,7 @@ class Loop:
                 self.clock = before
 
     def setting(self, name: str) -> str:
-        """Return the loop's own name for the setting that the audit calls `name`, such as "lr" for "step_size"."""
+        """Return the loop's own name of the setting that the audit calls `name`, such as "lr" for "step_size"."""
         return self.view.names.get(name, name)
 
     @property
@@ -251,9 +250,10 @@ class Loop:
             records: the data; the loop's own if None.
             seed: the loop's seed.
             global_seed: the seed of the global random generators of Python, NumPy and torch; `seed` if None.
-            stream: an integer from which the bytes follow that the run reads in place of the operating system's random
-                bytes, so that it can be repeated; if None, it reads the system's.
-            changes: settings to replace, by the audit's names for them, such as noise_multiplier or step_size.
+            stream: an integer that determines the bytes that replace the operating system's random bytes in the run;
+                None to read the system's bytes.
+            changes: settings to replace, such as noise_multiplier or step_size, by the audit's names for them
+                (`View.names`).
 
         Raises:
             LoopFailed: the loop raised an error or SystemExit, or its releases, clean releases or weights are not
@@ -311,10 +311,10 @@ def _rows(name: str, value: Any) -> Array:
 
 @contextmanager
 def _watch(folder: Path) -> Iterator[dict[str, bytes | str]]:
-    # `folder` is the working directory of the block. The dictionary is empty in the block; after it, it has the text
-    # that was printed, logged and warned under "printed", the contents of each file in the folder under "file NAME",
-    # and the files' names under "names of files"; the folder is emptied. Output that C code writes to the process's
-    # streams, and files in other folders, are not seen.
+    # The block runs in the working directory `folder`, which is emptied after it. The yielded dictionary is filled
+    # after the block: "printed" has the text that was printed, logged and warned, "file NAME" the contents of each file
+    # in the folder, and "names of files" their names. Not seen are files in other folders, and output that C code
+    # writes to the process's streams.
     shown: dict[str, bytes | str] = {}
     before, text = Path.cwd(), io.StringIO()
     handler = logging.StreamHandler(text)
@@ -340,7 +340,7 @@ def _files(folder: Path) -> dict[str, bytes | str]:
     names = [str(path.relative_to(folder)) for path in paths]
     contents: dict[str, bytes | str] = {"names of files": " ".join(re.sub(r"tmp\w{8}", "tmp", name) for name in names)}
     for path, name in zip(paths, names, strict=True):
-        # What may change from run to run in a file's name becomes #; names that are then equal end in (2), (3), ...
+        # Parts of a name that may differ between runs become #. If names are then equal, (2), (3), ... are added.
         key = stem = f"file {_CHANGING.sub('#', name)}"
         count = 1
         while key in contents:

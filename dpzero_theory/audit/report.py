@@ -1,7 +1,4 @@
-"""Checks of a training loop, their verdicts, and the report of an audit as text, as JSON and as an HTML page.
-
-Nothing is run here, and nothing is written: a report is what was found, and its forms are strings.
-"""
+"""Checks of a training loop, their verdicts, and the report of an audit as text, JSON or an HTML page."""
 
 import json
 import textwrap
@@ -17,7 +14,7 @@ if TYPE_CHECKING:
     from dpzero_theory.audit.lab import Lab
 
 HELD, VIOLATED, UNTESTED = "held", "violated", "could not be tested"
-_CORE_UNTESTED = 3  # The exit status where nothing is violated but a core check could not be made
+_CORE_UNTESTED = 3  # The exit status if no check is violated, but a core check could not be made
 _WIDTH = 116  # The width of the text report, in characters
 _MARKS = {HELD: "held", VIOLATED: "VIOLATED", UNTESTED: "not tested"}
 _CLASSES = {HELD: "", VIOLATED: "bad", UNTESTED: "none"}  # The CSS class of a status on the page
@@ -30,9 +27,10 @@ class Verdict:
     Attributes:
         status: "held", "violated" or "could not be tested".
         says: what was seen, or why the check could not be made.
-        mend: how to repair the loop, if the check is violated.
-        power: the smallest fault that the check would have noticed, in words, if it held.
-        p_value: the p-value of the statistic that decided, times the number of tests; None if there is none.
+        mend: how to repair the loop, if the check is violated; else "".
+        power: the smallest fault that the check would have noticed, in words; "" if it did not hold or this is not
+            known.
+        p_value: the p-value of the decisive statistic, times the number of tests; None if there is none.
     """
 
     status: str
@@ -48,7 +46,7 @@ def held(says: str, *, power: str = "", p_value: float | None = None) -> Verdict
     Args:
         says: what was seen.
         power: the smallest fault that the check would have noticed, in words.
-        p_value: the p-value of the statistic that decided, times the number of tests; None if there is none.
+        p_value: the p-value of the decisive statistic, times the number of tests; None if there is none.
     """
     return Verdict(HELD, says, power=power, p_value=p_value)
 
@@ -59,13 +57,13 @@ def violated(says: str, mend: str, *, p_value: float | None = None) -> Verdict:
     Args:
         says: what was seen.
         mend: how to repair the loop.
-        p_value: the p-value of the statistic that decided, times the number of tests; None if there is none.
+        p_value: the p-value of the decisive statistic, times the number of tests; None if there is none.
     """
     return Verdict(VIOLATED, says, mend, p_value=p_value)
 
 
 def untested(why: str) -> Verdict:
-    """Return the verdict that the check could not be made, for the reason `why`."""
+    """Return the verdict that the check could not be made, with the reason `why`."""
     return Verdict(UNTESTED, why)
 
 
@@ -74,16 +72,16 @@ class Check:
     """One check that an audit makes of a training loop.
 
     Attributes:
-        name: the check's name on the command line and in the report.
+        name: the name of the check on the command line and in the report.
         question: what the check asks, as the report shows it.
-        look: a function (lab, level) -> verdict that makes the check by experiments of a `Lab`. It may report a sound
-            loop, one that does what it claims, as violated with probability at most `level`.
-        core: whether a claim cannot be defended if this check could not be made; the command then has an exit status
-            of its own.
-        random: whether the check can report a sound loop by chance. The audit's probability of a false alarm is split
+        look: a function (lab, level) -> verdict, which makes the check by experiments of a `Lab`. For a loop that does
+            what it claims, it returns a violation with probability at most `level`.
+        core: whether this check is needed to defend a claim. If it could not be made, the command's exit status is not
+            0.
+        random: whether the check can report a violation by chance. The audit splits its probability of a false alarm
             over such checks.
-        follows: the names of checks whose faults can violate this check too. If one of them is violated, the report
-            lists this check's violation below it, since mending the loop for it may mend both.
+        follows: names of checks whose faults can also violate this check. If one of them is violated too, the report
+            lists this violation below it, since one repair may mend both.
     """
 
     name: str
@@ -96,11 +94,13 @@ class Check:
 
 @dataclass(frozen=True)
 class Entry:
-    """One check of an audit, with its verdict and cost.
+    """One check of an audit, with its verdict and its cost.
 
     Attributes:
-        check, verdict: the check and its verdict.
-        runs, seconds: how often the check ran the loop, and how long the check took.
+        check: the check.
+        verdict: its verdict.
+        runs: how often the check ran the loop.
+        seconds: how long the check took.
     """
 
     check: Check
@@ -111,13 +111,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class AuditReport:
-    """The result of auditing one training loop; report["NAME"] is the verdict of the check called NAME.
+    """The result of auditing one training loop. report[name] is the `Verdict` of the check with this name.
 
     Attributes:
-        claim, view: what the loop claims, and what an attacker sees.
-        entries: the verdict of each check, in the order in which the checks were made.
-        runs, seconds: the number of runs and the time of the whole audit.
-        false_alarm: an upper bound on the probability that any check here reports a sound loop as violating its claim.
+        claim, view: what the loop's author claims, and what an attacker sees.
+        entries: each check with its verdict, in the order in which the checks were made.
+        runs, seconds: the number of runs, and the time in seconds, of the whole audit.
+        false_alarm: an upper bound on the probability that any check reports a violation, if the loop does what it
+            claims.
     """
 
     claim: Claim
@@ -131,24 +132,25 @@ class AuditReport:
         return next(entry.verdict for entry in self.entries if entry.check.name == name)
 
     def named(self, status: str) -> list[str]:
-        """Return the names of the checks with the status "held", "violated" or "could not be tested"."""
+        """Return the names of the checks whose status is "held", "violated" or "could not be tested"."""
         return [entry.check.name for entry in self.entries if entry.verdict.status == status]
 
     @property
     def violations(self) -> list[str]:
-        """The names of the checks that report a violation of the claim."""
+        """The names of the violated checks."""
         return self.named(VIOLATED)
 
     @property
     def causes(self) -> list[str]:
-        """The names of the violated checks that no other violated check may have caused: mend these first."""
+        """The names of the violated checks that do not follow from another violated check. Repair these first."""
         return [name for name in self.violations if not self.cause_of(name)]
 
     def cause_of(self, name: str) -> str:
-        """Return the name of the violated check that may have caused the violation of the check called `name`.
+        """Return the name of a violated check from which the violation of the check `name` may follow
+        (`Check.follows`).
 
-        That check's own violation has no such cause. The text is empty if no check may have caused the violation, or if
-        the check called `name` is not violated.
+        If that violation may follow from another one in turn, the first of the chain is returned. Returns "" if `name`
+        is not violated, or its violation follows from no other.
         """
         bad = {entry.check.name: entry.check for entry in self.entries if entry.verdict.status == VIOLATED}
         above = [one for one in (bad[name].follows if name in bad else ()) if one in bad]
@@ -156,7 +158,7 @@ class AuditReport:
 
     @property
     def ordered(self) -> list[Entry]:
-        """All entries; a violation that another violation may have caused is directly below that other one."""
+        """All entries, with each violation that may follow from another one directly below that one."""
         first = [one for one in self.entries if not self.cause_of(one.check.name)]
         return [
             entry
@@ -166,18 +168,19 @@ class AuditReport:
 
     @property
     def core_untested(self) -> list[str]:
-        """The names of the checks that could not be made and without which the claim cannot be defended."""
+        """The names of the checks that are needed to defend the claim, but could not be made."""
         return [one.check.name for one in self.entries if one.check.core and one.verdict.status == UNTESTED]
 
     @property
     def exit_code(self) -> int:
-        """The exit status of the command: 1 if a check is violated, else 3 if one could not be made without which the
-        claim cannot be defended, else 0."""
+        """The command's exit status: 1 if a check is violated, else 3 if a check that is needed to defend the claim
+        could not be made, else 0."""
         return 1 if self.violations else _CORE_UNTESTED if self.core_untested else 0
 
     @property
     def outcome(self) -> str:
-        """The result of the audit in one sentence: what is violated, or what could not be tested, or no fault."""
+        """The result of the audit in one sentence: what is violated, else what could not be tested, else "No fault was
+        found"."""
         if self.violations:
             return f"Violated: {', '.join(self.causes)}."
         if missing := self.core_untested:
@@ -186,10 +189,10 @@ class AuditReport:
 
     @property
     def summary(self) -> str:
-        """Sentences with the number of checks of each status, the false-alarm probability, runs and seconds."""
+        """A few sentences with the number of checks of each status, the probability of a false alarm, the runs and the
+        time."""
         held, violated, rest = (len(self.named(status)) for status in (HELD, VIOLATED, UNTESTED))
-        # The checks let a loop show the number of records, in which neighbours differ under add-remove: the report says
-        # so
+        # Neighbours under add-remove differ in the number of records, which the checks let a loop show
         number = " The number of records is taken to be public." if self.claim.relation == Relation.ADD_REMOVE else ""
         missing = f" Not tested, and needed to defend the claim: {', '.join(self.core_untested)}."
         return (
@@ -201,7 +204,7 @@ class AuditReport:
 
     @property
     def claim_line(self) -> str:
-        """What the training loop claims of its privacy, in one line."""
+        """The claim of the training loop in one line."""
         c = self.claim
         mechanism = (
             f"{c.sampling} batches of {c.batch:g} of {c.n}, {c.steps} steps, noise multiplier {c.noise_multiplier:g}"
@@ -225,13 +228,12 @@ class AuditReport:
         return "\n".join([*lines, "", self.summary])
 
     def as_json(self) -> str:
-        """Return the report as the text of a JSON object.
+        """Return the report as a JSON string, an object with these entries:
 
-        Its entries are "outcome", a sentence; lists of names of checks, "violated", "causes", "held",
-        "could_not_be_tested" and "core_not_tested"; "false_alarm", "runs" and "seconds"; the fields of "claim" and
-        "view"; and "checks", a list of objects with "check" (its name), "question", "verdict" (the status), "says",
-        "mend", "may_follow_from" (a check's name or ""), "would_have_seen" (the power), "p_value" (or null), "runs" and
-        "seconds".
+        "outcome", a sentence; "violated", "causes", "held", "could_not_be_tested" and "core_not_tested", lists of names
+        of checks; "false_alarm", "runs" and "seconds"; "claim" and "view", objects with their fields; and "checks", a
+        list of objects with "check" (the name), "question", "verdict" (the status), "says", "mend", "may_follow_from"
+        (the name of a check or ""), "would_have_seen" (the power), "p_value" (or null), "runs" and "seconds".
         """
         content = {
             "outcome": self.outcome,
@@ -264,10 +266,10 @@ class AuditReport:
         return json.dumps(content, indent=2, allow_nan=False)
 
     def html(self) -> str:
-        """Return the report as an HTML page that needs no other file.
+        """Return the report as a self-contained HTML page.
 
         Raises:
-            ValueError: Jinja, which belongs to this package's optional dependencies `plot`, is not installed.
+            ValueError: Jinja is not installed (the extra `plot` of this package).
         """
         return document(
             "audit.html",

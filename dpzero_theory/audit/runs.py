@@ -1,18 +1,14 @@
 """Runs of an audited training loop with changed settings, made so that two runs can be compared.
 
-An audit compares runs that differ in one thing. Four changes make that possible:
+Two compared runs differ in one thing only. These words are used for runs:
 
-- A *quiet* run has almost no noise: the smallest positive share of the claimed noise that the loop accepts, else none,
-  so that the loop still draws random numbers. Two quiet runs with equal seeds are equal. So the difference of quiet
-  runs on neighbouring data is exactly the effect of one record, and that of a noisy and a quiet run is the noise.
-- A *frozen* run has a step size of zero, or one so small that its weights stay where they are. Every step is then made
-  at the same weights and can be compared with the same step of another run; otherwise only first steps can.
-- `all_records` puts every record into every batch.
-- A *streamed* run reads a known stream of bytes, the same for equal seeds, in place of the operating system's random
-  bytes. *Coupled* runs are streamed runs with noise of full size on different data.
-
-Making a `LoopRuns` runs the loop once; its properties run it when they are first read, and keep the result. While a run
-lasts, clocks and generators of the process are replaced or seeded as `Loop.run` says. No file is written here.
+- A *quiet* run has almost no noise: a tiny share of the claimed noise, or none if the loop accepts no tiny share. With
+equal random numbers, the difference of quiet runs on neighbouring data is the effect of one record, and the difference
+of a noisy and a quiet run is the noise.
+- A *frozen* run has a step size of zero, or one so small that the weights stay where they are, so that each of its
+steps can be compared with the same step of another run. Otherwise only first steps can be compared.
+- A *streamed* run reads known bytes, which an integer determines, in place of the operating system's random bytes.
+- *Coupled* runs are streamed runs on different data with the same noise.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,37 +23,39 @@ from dpzero_theory.check import Array
 
 SEED = 11  # The loop's seed in experiments that do not need several seeds
 _QUIET_SHARES = (1e-20, 1e-9, 1e-7, 0.0)
-"""A quiet run has the first of these shares of the claimed noise that the loop accepts."""
+"""The shares of the claimed noise multiplier that are tried, in this order, for runs with almost no noise."""
 _ROUNDING = 1e-5
-"""Two arrays of releases count as equal if each entry differs by at most this share of the largest number, plus this
-share of itself."""
-_LARGER_STEP = 100.0  # Whether weights stay under a tiny step size is tested with a step size this many times larger
-_STAYS = 0.1  # Weights count as staying if `_LARGER_STEP` times the step size moves releases by at most this many clips
+"""Two arrays of releases are equal up to rounding if each entry differs by at most this share of the largest number,
+plus this share of the entry."""
+_LARGER_STEP = 100.0  # A tiny step size is tested to keep the weights where they are by one this much larger
+_STAYS = 0.1  # Weights stay where they are if `_LARGER_STEP` times the step size moves releases by at most 0.1 clips
 _LARGEST_STILL, _SMALLEST_STILL = 1e-4, 1e-30
-"""If releases are computed from weights, frozen runs have a step size between these shares of the loop's step size."""
+"""If releases are computed from weights, frozen runs have a step size between these multiples of the loop's step
+size."""
 _ROUNDED_WEIGHTS = 1e-9
-"""If releases are computed from weights, the step size of frozen runs is chosen so that rounding the weights changes a
-release by about this share of the noise, which no check sees."""
-_BARELY = 1e-9  # Coupled runs use this share of the loop's step size, so that weights hardly move
+"""If releases are computed from weights, frozen runs have a step size at which rounding of the weights changes a
+release by about this share of the noise."""
+_BARELY = 1e-9  # The share of the loop's step size that coupled runs use, so that weights hardly move
 NOT_REPEATABLE = (
     "runs with one seed and almost no noise cannot be compared: either they differ in something that is not made by the"
     " seed, or the noise does not follow the setting noise_multiplier (`names` gives the loop's word for it)"
 )
-"""What a check reports if it needs runs without noise that repeat with the seed, and the loop has none."""
+"""The reason that a check gives if the loop has no runs with almost no noise that repeat with the seed."""
 
 
 class LoopRuns:
-    """Runs of one loop, and the settings under which they can be compared.
+    """Runs one training loop with changed settings, so that its runs can be compared.
 
     Args:
-        loop: the loop, with its data, its claim and its settings.
+        loop: the loop, with its data, claim and settings.
 
     Attributes:
-        loop, claim: the loop and its claim.
-        base: what a run with the claimed settings returned and showed.
+        loop: the loop.
+        claim: what its author claims.
+        base: the output of a run with the claimed settings, which is made at once.
 
     Raises:
-        LoopFailed: that run, which is made at once, fails.
+        LoopFailed: that run fails.
     """
 
     def __init__(self, loop: Loop) -> None:
@@ -65,13 +63,12 @@ class LoopRuns:
         self.base = loop.run(seed=SEED)
 
     def attempt(self, records: Records | None = None, **settings: Any) -> LoopOutput | None:
-        """Return the output of one run, or None if it fails: the loop raises an error or SystemExit, or its releases or
-        weights are not numbers with a row for each step.
+        """Return the output of one run, or None if the run fails, that is, if `Loop.run` raises LoopFailed.
 
         Args:
             records: the data; the loop's own if None.
-            settings: settings to replace, by the audit's names for them, such as noise_multiplier; and the arguments
-                seed, global_seed and stream of `Loop.run`.
+            settings: settings to replace, such as noise_multiplier, by the audit's names for them (`View.names`); and
+                the arguments seed, global_seed and stream of `Loop.run`.
         """
         try:
             return self.loop.run(records, **settings)
@@ -80,31 +77,32 @@ class LoopRuns:
 
     @cached_property
     def all_records(self) -> dict[str, Any]:
-        """Changes of the loop's settings, by the audit's names for them, that put every record into every batch."""
-        # Cyclic and truncated sampling draw no batch of all records, whatever its size, so they are set to "full"
+        """Changes of settings, as keyword arguments of `attempt`, with which every batch holds all records."""
+        # Cyclic and truncated sampling never draw all records, so they are changed to "full"
         return {"batch": self.claim.n, **({} if self.claim.drawn(1.0) else {"sampling": "full"})}
 
     @property
     def unit_of_all(self) -> float:
-        """The L2 norm of what a contribution of norm `clip` adds to a release if all records are in every batch."""
+        """The L2 norm by which a contribution of norm `clip` moves a release if every batch holds all records."""
         return self.claim.unit(self.claim.n)
 
     @cached_property
     def quiet_multiplier(self) -> float:
-        """The noise multiplier of runs almost without noise: the smallest of those tried with which the loop runs.
+        """The noise multiplier of quiet runs, which have almost no noise.
 
-        They are 1e-20, 1e-9 and 1e-7 times the claimed multiplier, in this order; 0 if the loop runs with none of them.
+        It is the first of 1e-20, 1e-9 and 1e-7 times the claimed multiplier with which the loop runs without an error,
+        else 0.
         """
         tried = [self.claim.noise_multiplier * share for share in _QUIET_SHARES]
         return next((m for m in tried if self.attempt(seed=SEED, noise_multiplier=m)), 0.0)
 
     @cached_property
     def frozen(self) -> dict[str, Any]:
-        """Changes of settings that keep the loop's weights where they are: a step size of 0, or a tiny one.
+        """Changes of settings, as keyword arguments of `attempt`, that keep the loop's weights where they are.
 
-        A tiny one is for loops whose releases are computed from weights, which must differ by more than their rounding.
-        The dictionary is empty if no change keeps the weights: the loop has no step size or ignores it, a run that
-        tests this fails, or the weights from which releases are computed have no more than float32 precision.
+        They set the step size to 0, or to a tiny number if releases are computed from weights. The dictionary is empty
+        if no change keeps the weights: the loop has no step size or ignores it, a run that tests this fails, or the
+        weights from which releases are computed have no more than float32 precision.
         """
         changes = self._still()
         if not changes or self.base.releases is None or len(self.base.releases) == 1:
@@ -118,12 +116,12 @@ class LoopRuns:
         return changes if not same(plain_run.releases[1:], large.releases[1:]) else {}
 
     def _still(self) -> dict[str, Any]:
-        # Whether the loop obeys the step size is tested by the caller
+        # Returns the changes of settings for `frozen`, which tests whether the loop obeys the step size
         if not self.loop.step_size:
             return {}
         if not self.loop.from_weights:
             return {"step_size": 0.0}
-        # Here releases are differences of weights, which are 0 if the steps are smaller than the weights' rounding
+        # If releases are differences of weights, steps below the rounding of the weights would make them 0
         path = self.base.trajectory
         if path is None or path.dtype != np.float64 or np.array_equal(path, path.astype(np.float32)):
             return {}
@@ -132,10 +130,10 @@ class LoopRuns:
         return {"step_size": min(max(least, size * _SMALLEST_STILL), size * _LARGEST_STILL)}
 
     def comparable(self, output: LoopOutput) -> Array:
-        """Return the releases of a run, which must have some, at the steps that can be compared between runs.
+        """Return the releases of a run at the steps that can be compared with other runs, shape (steps, numbers).
 
-        The steps are all steps if settings can keep the weights where they are (`frozen` is not empty), else the first.
-        The result has shape (steps, numbers).
+        These are all steps if the weights can be kept where they are (`frozen` is not empty), else the first step. The
+        run's `output` must have releases.
         """
         assert output.releases is not None
         return output.releases if self.frozen else output.releases[:1]
@@ -146,8 +144,8 @@ class LoopRuns:
         return all(pair) and same(*(self.comparable(output) for output in pair if output))
 
     def _noise_shows(self, stream: int | None) -> bool:
-        # Whether the first release is the same in two runs almost without noise, and another one in a run with the
-        # claimed noise and the same seed and random bytes
+        # Returns whether the first release is equal in two runs with almost no noise, and different in a run with the
+        # claimed noise, of the same seed and random bytes
         outputs = [
             self.attempt(seed=SEED, stream=stream, noise_multiplier=m, **self.all_records)
             for m in (self.quiet_multiplier, self.quiet_multiplier, self.claim.noise_multiplier)
@@ -157,7 +155,7 @@ class LoopRuns:
 
     @cached_property
     def _repeating(self) -> tuple[dict[str, Any], bool] | None:
-        # The properties `repeatable` and `streamed`, which one series of runs decides; None if `repeatable` is None
+        # Returns the properties (`repeatable`, `streamed`), or None if `repeatable` is None
         if self.base.releases is None:
             return None
         for stream in (None, SEED):
@@ -169,28 +167,25 @@ class LoopRuns:
 
     @property
     def repeatable(self) -> dict[str, Any] | None:
-        """Changes of settings under which two runs almost without noise, of the same seed, release the same numbers.
+        """Changes of settings with which two runs of one seed and almost no noise release the same numbers, as a
+        dictionary.
 
-        They are none (an empty dictionary) or, if such runs repeat only with full batches, `all_records`. None if the
-        runs never repeat, or if the noise is not seen to obey its multiplier. If `streamed` is true, they repeat only
-        if they also read the same known bytes in place of the operating system's random bytes.
+        It is empty if no change is needed, and `all_records` if such runs repeat only with full batches. None if they
+        never repeat, or if releases do not change with the noise multiplier. If `streamed` is True, the runs must also
+        have the same argument `stream` of `Loop.run`, which replaces the operating system's random bytes.
         """
         return None if self._repeating is None else self._repeating[0]
 
     @property
     def streamed(self) -> bool:
-        """Whether runs almost without noise, of the same seed, release the same numbers only if they read known bytes.
-
-        These are bytes in place of the operating system's random bytes. False also if such runs never repeat.
-        """
+        """Whether runs of one seed and almost no noise release the same numbers only if known bytes replace the
+        operating system's random bytes. False also if such runs never repeat."""
         return self._repeating is not None and self._repeating[1]
 
     @cached_property
     def batches_need_stream(self) -> bool | None:
-        """Whether runs with batches as claimed, of one seed and almost without noise, repeat only with known bytes.
-
-        These are bytes in place of the operating system's random bytes. None if the runs never repeat.
-        """
+        """Whether runs of one seed, with the claimed batches and almost no noise, release the same numbers only if
+        known bytes replace the operating system's random bytes. None if such runs never repeat."""
         if self.repeatable == {}:
             return self.streamed
         return True if self.repeatable is not None and self._repeats({}, SEED) else None
@@ -201,52 +196,51 @@ class LoopRuns:
 
     @property
     def noise_obeyed(self) -> bool:
-        """Whether the loop is seen to obey its noise multiplier, since with the claimed one its first release differs.
+        """Whether the loop's first release changes with the noise multiplier, while the seed (and, if needed, the known
+        bytes in place of the operating system's random bytes) stays the same.
 
-        It is compared with those of two runs almost without noise, of the same seed and, if need be, the same known
-        random bytes. False also if these two runs differ, fail or release nothing, as nothing can be seen then.
+        False also if two runs with almost no noise differ, fail or release nothing, since nothing can be seen then.
         """
         return self._noise_obeyed_by_seed or self.streamed
 
     def paired(self, seed: int, stream: int | None = None) -> dict[str, Any]:
-        """Return the arguments `seed` and `stream` of `Loop.run` for runs that are to draw the same random numbers.
+        """Return the arguments `seed` and `stream` of `Loop.run` with which two runs draw the same random numbers.
 
-        They do under the settings `repeatable`, if that is not None. So a run with noise and one almost without noise
-        then differ in the noise alone.
+        They do so with the changes of settings `repeatable`, if these are not None.
 
         Args:
             seed: the loop's seed.
-            stream: an integer from which bytes follow that the loop reads in place of the operating system's random
-                bytes. If None, it is `seed` if runs need known bytes to repeat, and else the system's are read.
+            stream: an integer that determines the bytes that replace the operating system's random bytes. If None,
+                `seed` is used if runs repeat only so (`streamed`); otherwise the system's bytes are read.
         """
         return {"seed": seed, "stream": seed if stream is None and self.streamed else stream}
 
     def with_batches(self, seed: int) -> dict[str, Any]:
-        """Return the arguments `seed` and `stream` of `Loop.run` with which all runs of one seed draw the same batches.
+        """Return the arguments `seed` and `stream` of `Loop.run` with which two runs draw the same batches.
 
-        Known bytes stand in for the operating system's random bytes if need be. If `batches_need_stream` is None, the
-        batches may differ nevertheless.
+        They have the same `stream` if runs need known bytes in place of the operating system's random bytes. If
+        `batches_need_stream` is None, batches may differ nevertheless. `seed` is the loop's seed.
         """
         return self.paired(seed, seed if self.batches_need_stream else None)
 
     def quiet(
         self, records: Records | None = None, *, seed: int = SEED, stream: int | None = None, **changes: Any
     ) -> Array | None:
-        """Return the releases of a quiet run, almost without noise, at the steps that can be compared between runs.
+        """Return the releases of a run with almost no noise, at the steps that can be compared with other runs.
 
-        They are all steps if settings can keep the loop's weights where they are, as they then do, else the first step.
+        These are all steps if the weights can be kept where they are, as they are in this run, else the first step.
 
         Args:
             records: the data; the loop's own if None.
             seed: the loop's seed.
-            stream: an integer from which bytes follow that the loop reads in place of the operating system's random
-                bytes; if None, it is `seed` if runs need known bytes to repeat, and else the system's are read.
-            changes: settings to replace, by the audit's names for them; `global_seed`, the seed of the process's global
-                generators, may be among them.
+            stream: as in `paired`, an integer that determines bytes in place of the operating system's random bytes, or
+                None.
+            changes: settings to replace, by the audit's names for them (`View.names`), and the argument global_seed of
+                `Loop.run`.
 
         Returns:
-            The releases, of shape (steps, numbers). None if the loop raises an error, or if the weights move although
-            they should stay, so far that releases change.
+            The releases, of shape (steps, numbers). None if the run fails, or if the weights that should stay where
+            they are move so far that releases change.
         """
         how = self.paired(seed, stream)
         rows = self._quiet(records, how, changes)
@@ -259,46 +253,45 @@ class LoopRuns:
         return rows if np.allclose(rows, further, rtol=0, atol=most, equal_nan=True) else None
 
     def at_start(self, records: Records | None = None) -> Array | None:
-        """Return releases of a run almost without noise, with full batches; None if the loop raises an error.
+        """Return releases of a run with almost no noise and full batches, at the steps with the initial weights.
 
-        Only the steps at which the weights are the same for all data are returned, shape (steps, numbers): all steps if
-        the weights stay exactly where they are, else the first one. The data is the loop's own if `records` is None.
+        These are all steps if a step size of 0 keeps the weights where they are, else the first step. `records` is the
+        data, the loop's own if None. The result has shape (steps, numbers); it is None if the run fails.
         """
         rows = self._quiet(records, self.paired(SEED), self.all_records)
         return rows if rows is None or not self.frozen.get("step_size") else rows[:1]
 
     def _quiet(self, records: Records | None, how: dict[str, Any], changes: dict[str, Any]) -> Array | None:
-        # Whether the weights stay where they are is not tested here; `how` has the run's seed and stream
+        # As `quiet`, but without a test that the weights stay where they are. `how` has the run's seed and stream
         settings = {"noise_multiplier": self.quiet_multiplier, **self.frozen, **changes}
         output = self.attempt(records, **how, **settings)
         return None if output is None or output.releases is None else self.comparable(output)
 
     @cached_property
     def same_for_all_seeds(self) -> bool:
-        """Whether runs of two seeds of the loop release the same numbers, so that no direction or weight comes from it.
-
-        The runs have almost no noise, and all records in every batch. False also if one of them fails.
-        """
+        """Whether two runs with different seeds of the loop release the same numbers, so that directions and weights do
+        not depend on the seed. The runs have almost no noise and full batches. False also if one of them fails."""
         first, second = (self.quiet(seed=seed, **self.all_records) for seed in (SEED, SEED + 1))
         return first is not None and second is not None and same(first, second)
 
     def coupled(
         self, data_sets: Sequence[Records], numbers: Sequence[int], **changes: Any
     ) -> Iterator[list[LoopOutput | None]]:
-        """Yield, for each of several draws of the noise, one run on each data set, all with this same noise.
+        """Yield, for each of several draws of the noise, the outputs of one run on each data set, all with the same
+        noise.
 
-        Runs of one draw have the same seed and known bytes in place of the operating system's random bytes; in them
-        clocks show one time that never advances. All records are in every batch, and weights hardly move if the loop
-        has a step size. For each draw the run on the first data set is made twice; if one of the two fails, or they do
-        not release the same numbers, the iteration ends without a list for this draw.
+        The runs of a draw have the same seed and the same known bytes in place of the operating system's random bytes,
+        and clocks that stand still. Batches hold all records, and a tiny step size keeps the weights nearly where they
+        are if the loop has a step size. The run on the first data set is made twice. If one of the two fails, or they
+        release different numbers, the iteration ends.
 
         Args:
             data_sets: the data sets.
-            numbers: integers, one for each draw of the noise; equal integers give equal noise.
-            changes: further settings to replace, by the audit's names for them.
+            numbers: an integer for each draw of the noise; equal integers give equal noise.
+            changes: further settings to replace, by the audit's names for them (`View.names`).
 
         Yields:
-            The runs' outputs, in the order of `data_sets`; None for a run on a later data set that failed.
+            The outputs in the order of `data_sets`, with None for a run on a later data set that failed.
         """
         step = self.frozen.get("step_size") if self.loop.from_weights else (self.loop.step_size or 0.0) * _BARELY
         how = {**({"step_size": step} if step else {}), **self.all_records, **changes}
@@ -313,15 +306,15 @@ class LoopRuns:
 
 
 def norms(rows: Array) -> Array:
-    """Return the L2 norms of an array along its last axis."""
+    """Return the L2 norms of the rows of an array, that is, along its last axis."""
     return np.asarray(np.sqrt((rows**2).sum(axis=-1)))
 
 
 def same(a: Array, b: Array) -> bool:
     """Return whether two arrays of releases have one shape and are equal up to rounding; NaN equals NaN.
 
-    An entry of `a` may differ from that of `b` by 1e-5 times the largest finite absolute value in `a`, plus 1e-5 times
-    the absolute entry of `b`: by more than the noise of runs with as little noise as the loop accepts.
+    An entry b of the second array and the entry of the first may differ by 1e-5 |b| plus 1e-5 times the largest finite
+    absolute value of the first array.
     """
     if a.shape != b.shape:
         return False
@@ -330,6 +323,6 @@ def same(a: Array, b: Array) -> bool:
 
 
 def alike(first: LoopOutput | None, second: LoopOutput | None) -> bool:
-    """Return whether two runs release the same numbers, to the last bit; False if a run is None or released nothing."""
+    """Return whether two runs release exactly the same numbers. False if a run is None or has no releases."""
     a, b = (None if output is None else output.releases for output in (first, second))
     return a is not None and b is not None and np.array_equal(a, b)

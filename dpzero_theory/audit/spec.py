@@ -1,9 +1,9 @@
 """Reads the specification of an audit from a TOML file or a function.
 
-This is a TOML file. Its paths and modules are looked for in its own folder first:
+In a TOML file, paths are relative to the folder of the file, and modules are looked for there first:
 
-    train = "train:run"                      # MODULE:FUNCTION
-    records = "train:records"                # MODULE:FUNCTION that returns them, or a file of numpy.save
+    train = "train:run"                      # MODULE:FUNCTION of the loop
+    records = "train:records"                # MODULE:FUNCTION that returns the records, or a file of numpy.save
 
     [claim]                                  # the fields of `claim.Claim`
     epsilon = 2.2
@@ -18,13 +18,13 @@ This is a TOML file. Its paths and modules are looked for in its own folder firs
     [view]                                   # the fields of `claim.View`; may be left out
     seed = "secret"
     names = { step_size = "lr" }
-    [settings]                               # the loop is given these as they are
+    [settings]                               # further settings of the loop, by its own names; may be left out
     lr = 0.1
-    [variations."four micro-batches"]        # further settings under which the claim must hold
+    [variations."four micro-batches"]        # further settings under which the claim must hold; may be left out
     micro_batches = 4
 
-In its place MODULE:FUNCTION may name a function without arguments that returns a `Spec`. Modules that are named are
-imported, with the file's folder on `sys.path` meanwhile, and functions that make records or a `Spec` are called.
+Instead of a file, MODULE:FUNCTION may name a function without arguments that returns a `Spec`. Modules that are named
+are imported, and functions that make records or a `Spec` are called.
 """
 
 import importlib
@@ -54,16 +54,14 @@ class Spec:
     """The specification of an audit.
 
     Attributes:
-        train: the loop, a function (records, seed, settings) -> releases, the noised average or sum of each of T steps,
-            shape (T,) or (T, k); or a mapping with the entry "releases" and the others of the module `audit.loop`. Its
-            `settings` are a dictionary with all fields of the claim but `average`, such as "clip" (or the loop's name
-            for it in `view.names`), and the settings below.
-        records: the claim's n records, an array with one record a row, or a list whose entries are numbers, arrays,
+        train: the loop, a function (records, seed, settings) -> an array of releases, or a mapping of outputs by name,
+            as `conformance.check` describes it.
+        records: the claim's n records, as an array with one record in each row, or as a list of numbers, arrays,
             tensors or tuples of these.
-        claim: what the loop's author says of its privacy.
-        view: what an attacker sees.
-        settings: what the loop is given in addition to the claim's numbers, by the loop's own names.
-        variations: further settings under which the claim must hold, by a name for the report, as in {"four
+        claim: what the loop's author claims about its privacy.
+        view: what an attacker sees of a run.
+        settings: settings that the loop is given in addition to those of the claim, by its own names.
+        variations: further settings under which the claim must hold, by a name for the report, such as {"four
             micro-batches": {"micro_batches": 4}}.
     """
 
@@ -75,26 +73,26 @@ class Spec:
     variations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def audit(self, **how: Any) -> AuditReport:
-        """Audit the loop and return the report; `how` are keyword arguments of `conformance.check`, such as `runs`."""
+        """Audit the loop and return the report. `how` holds keyword arguments of `conformance.check`, such as
+        runs=100."""
         return conformance(
             self.train, self.records, self.claim, self.view, self.settings, variations=self.variations, **how
         )
 
 
 def load(text: str) -> Spec:
-    """Return the specification that `text` names.
+    """Return the specification from a TOML file or from a function.
 
     Args:
-        text: the path of a TOML file, which ends in .toml; or MODULE:FUNCTION, a function without arguments that
-            returns a `Spec`. The file has an entry "train", the MODULE:FUNCTION of the loop; an entry "records", a file
-            of `numpy.save` or the MODULE:FUNCTION of a function without arguments that returns the records; the tables
-            "claim" and "view", with the fields of `Claim` and `View`; the table "settings", which the loop is given;
-            and tables "variations.NAME" with settings to replace. All but "train", "records" and "claim" may be
-            missing. Paths are relative to the file's folder, where modules are looked for first; the module of a `text`
-            that is no file is looked for in the working directory first.
+        text: the path of a TOML file, which ends in .toml; or MODULE:FUNCTION, for a function without arguments that
+            returns a `Spec`, in a module that is looked for in the working directory first. The TOML file has the
+            entries "train", the MODULE:FUNCTION of the loop, and "records", a file of `numpy.save` or the
+            MODULE:FUNCTION of a function without arguments that returns the records; a table "claim" with the fields of
+            `Claim`; and, if needed, tables "view", with fields of `View`, "settings" and "variations.NAME". Its paths
+            are relative to its folder, where modules are looked for first.
 
     Raises:
-        ValueError: there is no such file or function, or it has a fault; the message is one line.
+        ValueError: there is no such file or function, or it has a fault.
     """
     if not text.endswith(".toml"):
         with _modules_looked_for_in(Path.cwd()):

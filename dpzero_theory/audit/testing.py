@@ -1,14 +1,14 @@
-"""An audit as a test, for pytest, unittest and whatever else calls functions.
+"""Makes an audit a test for pytest, unittest and other programs that call test functions:
 
     from dpzero_theory.audit.testing import private_loop
 
     @private_loop(records, Claim(...))
     def test_my_loop(records, seed, settings):
-        return train(records, settings)          # the loop, as `audit.loop` describes it
+        return train(records, settings)
 
-The decorated function has no arguments. It audits the loop. If checks are violated it fails, and the message has what
-was seen and how to mend it. It is skipped, with the reasons, if none is violated but one could not be made without
-which the claim cannot be defended.
+The decorated function is the loop to audit. The test fails if a check is violated, and says what was seen and how to
+repair the loop. It is skipped if no check is violated, but a check that is needed to defend the claim could not be
+made.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,20 +24,18 @@ from dpzero_theory.audit.loop import Train
 def private_loop(
     records: Records, claim: Claim, view: View | None = None, settings: Mapping[str, Any] | None = None, **how: Any
 ) -> Callable[[Train], Callable[[], None]]:
-    """Return a decorator that turns a loop into a test without arguments, which makes the audit when it is called.
+    """Return a decorator that turns a training loop into a test, a function without arguments that audits the loop.
 
-    The loop is a function (records, seed, settings) -> the releases, an array of shape (T,) or (T, k) for T steps, or a
-    mapping of outputs by name (see the module `audit.loop`). Its `settings` are a dictionary with all fields of the
-    claim but `average`, such as "clip" (or the loop's name for it in `view.names`), and the argument `settings`. The
-    test raises AssertionError if a check is violated, and `unittest.SkipTest` if none is but one could not be made
-    without which the claim cannot be defended; otherwise it passes.
+    The loop is a function (records, seed, settings) -> an array of releases, or a mapping of outputs by name, as
+    `conformance.check` describes it. The test raises AssertionError if a check is violated. If no check is violated,
+    but a check that is needed to defend the claim could not be made, it raises `unittest.SkipTest`.
 
     Args:
-        records: the claim's n records, an array with one record a row, or a list whose entries are numbers, arrays,
+        records: the claim's n records, as an array with one record in each row, or as a list of numbers, arrays,
             tensors or tuples of these.
-        claim: what the loop's author says of its privacy.
-        view: what an attacker sees of a run; if None, `View()`, by which the seed is public.
-        settings: further settings that the loop is given in addition to the claim's numbers, by its own names.
+        claim: what the loop's author claims about its privacy.
+        view: what an attacker sees of a run; if None, `View()`, in which the loop's seed is public.
+        settings: settings that the loop is given in addition to those of the claim, by its own names.
         how: further keyword arguments of `conformance.check`, such as runs, checks and variations.
     """
 
