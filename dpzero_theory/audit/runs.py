@@ -3,10 +3,10 @@
 Two compared runs differ in one thing only. These words are used for runs:
 
 - A *quiet* run has almost no noise: a tiny share of the claimed noise, or none if the loop accepts no tiny share. With
-equal random numbers, the difference of quiet runs on neighbouring data is the effect of one record, and the difference
-of a noisy and a quiet run is the noise.
+  equal random numbers, the difference of quiet runs on neighbouring data is the effect of one record, and the
+  difference of a noisy and a quiet run is the noise.
 - A *frozen* run has a step size of zero, or one so small that the weights stay where they are, so that each of its
-steps can be compared with the same step of another run. Otherwise only first steps can be compared.
+  steps can be compared with the same step of another run. Otherwise only first steps can be compared.
 - A *streamed* run reads known bytes, which an integer determines, in place of the operating system's random bytes.
 - *Coupled* runs are streamed runs on different data with the same noise.
 """
@@ -44,7 +44,8 @@ NOT_REPEATABLE = (
 
 
 class LoopRuns:
-    """Runs one training loop with changed settings, so that its runs can be compared.
+    """Runs one training loop with changed settings, so that its runs can be compared. A release is what a step of the
+    loop publishes, the noised average or sum over its batch.
 
     Args:
         loop: the loop, with its data, claim and settings.

@@ -1,1 +1,1 @@
-"""The checks of an audit, in one module for each kind of fault; each module lists them in `CHECKS`."""
+"""The checks of an audit, in one module for each kind of fault. Each module lists its checks in `CHECKS`."""

@@ -1,7 +1,7 @@
-"""Checks of what the accountant is told: how batches are drawn, that they are secret, the number of steps, epsilon.
+"""Checks of what an accountant is told: how batches are drawn, that they are secret, the number of steps, and epsilon.
 
-A check is a function (lab, level) -> verdict. It runs the audited training loop by experiments of `lab`, a `Lab`, and
-may report a loop that does what it claims with probability at most `level`.
+A check is a function (lab, level) -> verdict. It runs the audited training loop by experiments of `lab`, a `Lab`. If
+the loop does what it claims, the check reports a violation with probability at most `level`.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,24 +21,24 @@ from dpzero_theory.privacy.sampling import CyclicPoisson, TruncatedPoisson
 
 _RunsStepsRecords = NDArray[np.bool_]  # Whether each record was in each batch, shape (runs, steps, records)
 _LISTED_SEED, _LISTED_RUNS = 60, 16
-"""If the loop returns its batches, the batches of 16 runs are tested, with the loop's seeds from 60 on."""
+"""If the loop returns its batches, those of 16 runs with the loop's seeds 60, 61, ... are tested."""
 _UNLIKE_SEED, _UNLIKE = 90, (1e3, 1e-3)
-"""In 16 more runs, with seeds from 90 on, records with even and with odd indices are scaled by these factors."""
-_SMALL, _LARGE = 0.1, 0.9  # Batches below and above these quantiles of the claimed law of sizes are small and large
+"""In runs with seeds from 90 on, records with an even index are scaled by 1e3, and those with an odd one by 1e-3."""
+_SMALL, _LARGE = 0.1, 0.9  # A batch is small or large if its size is below or above these quantiles of the claimed law
 _SIZE_RUNS, _WHOLE_NUMBER = 60, 0.05
-"""The sizes of batches are measured in at most 60 runs, and used if all are within 0.05 of whole numbers."""
-_WITHOUT_SAMPLING = ("full", "fixed-order", "shuffled")  # Samplings for which no amplification is claimed
-_DIFFER = "where the records differ a millionfold"  # How reports describe runs on records scaled by `_UNLIKE`
+"""Sizes of batches are computed from releases in at most 60 runs, and used if all are within 0.05 of integers."""
+_WITHOUT_SAMPLING = ("full", "fixed-order", "shuffled")  # Ways to draw batches that do not amplify privacy
+_DIFFER = "where the records differ a millionfold"  # The words of a report for runs on records scaled by `_UNLIKE`
 _CLAIM_ROUNDING = 1e-3  # A claimed epsilon may be this share smaller than the one computed, since claims are rounded
-_LOUDEST = 1e10  # With this multiple of the claimed noise, releases on all data sets are equal up to rounding
-_DRAWS = 3  # Numbers of steps are compared under this many draws of the noise `_LOUDEST`
+_LOUDEST = 1e10  # With this multiple of the claimed noise, releases are equal on all data sets, up to rounding
+_DRAWS = 3  # The number of draws of this noise under which numbers of steps are compared
 _NO_RELEASES = "the loop returns neither releases nor a trajectory with a step_size among its settings"
 
 
-# The functions down to `_LAWS` test that batches are drawn in one way, which their comment says. `rate` is the claimed
-# probability that a record is in a batch, and the result has the tests' p-values by name
+# Each function down to `_LAWS` tests that batches are drawn in the way that its comment says. `rate` is the claimed
+# probability that a record is in a batch. The result is a dictionary of p-values by the name of the test
 def _poisson(included: _RunsStepsRecords, rate: float) -> dict[str, float]:
-    # Each record is in each batch independently
+    # Tests that each record is in each batch independently
     _, steps, n = included.shape
     times = included.sum(axis=1).ravel()
     return {
@@ -62,14 +62,14 @@ def _of_sizes(sizes: NDArray[np.int64], n: int, rate: float) -> dict[str, float]
 
 
 def _each_record(included: _RunsStepsRecords, rate: float) -> float:
-    # The least p-value of one record's number of batches is multiplied by the number of records, as each is tested
+    # Returns the smallest p-value of a record's number of batches, times the number of records (Bonferroni)
     times = included.reshape(-1, included.shape[-1]).sum(axis=0)
     chances = [exact.binomial(int(hits), included.shape[0] * included.shape[1], rate) for hits in np.unique(times)]
     return float(min(1.0, min(chances) * included.shape[-1]))
 
 
 def _shared(included: _RunsStepsRecords, pmf: NDArray[np.float64]) -> dict[str, float]:
-    # `pmf` has the claimed probabilities that two batches share 0, 1, 2, ... records
+    # Tests how many records two batches share; `pmf` has the claimed probabilities of 0, 1, 2, ...
     runs, steps = (size // 2 * 2 for size in included.shape[:2])
     pairs = {
         "what neighbouring batches share": (included[:, 0:steps:2], included[:, 1:steps:2]),
@@ -84,7 +84,7 @@ def _shared(included: _RunsStepsRecords, pmf: NDArray[np.float64]) -> dict[str, 
 
 
 def _fixed_size(included: _RunsStepsRecords, rate: float) -> dict[str, float]:
-    # Each step draws round(rate * n) of n records, anew and uniformly
+    # Tests that each step draws round(rate * n) of the n records, uniformly and independently of other steps
     n = included.shape[2]
     size = round(rate * n)
     tests = {"sizes of batches": float((included.sum(axis=2) == size).all())}
@@ -93,8 +93,8 @@ def _fixed_size(included: _RunsStepsRecords, rate: float) -> dict[str, float]:
 
 
 def _epochs(included: _RunsStepsRecords, rate: float) -> dict[str, float]:
-    # Each record is in exactly one batch of each epoch of 1/rate steps. A last epoch may be cut short: a record is then
-    # in one of its batches or in none
+    # Tests that each record is in exactly one batch of each epoch of 1/rate steps, and in at most one batch of a last
+    # epoch that is cut short
     length = round(1 / rate)
     blocks = [included[:, t : t + length].sum(axis=1) for t in range(0, included.shape[1], length)]
     whole = all((block == 1).all() for block in blocks[: included.shape[1] // length])
@@ -102,11 +102,10 @@ def _epochs(included: _RunsStepsRecords, rate: float) -> dict[str, float]:
 
 
 def _allocated(included: _RunsStepsRecords, rate: float) -> dict[str, float]:
-    # Each record is in one batch of each epoch of 1/rate steps, drawn independently of the other records' batches
+    # Tests that each record is in one random batch of each epoch of 1/rate steps, independently of other records
     _, steps, n = included.shape
     length = round(1 / rate)
-    # The sizes of an epoch's batches depend on each other, as they sum to n: only first batches are independent, with
-    # binomial sizes
+    # Only the first batch of each epoch is used: the sizes of an epoch's batches depend on each other, as they sum to n
     first = included[:, : steps - steps % length : length]
     if not first.size:
         return _epochs(included, rate)
@@ -116,9 +115,9 @@ def _allocated(included: _RunsStepsRecords, rate: float) -> dict[str, float]:
 
 
 def _cyclic(included: _RunsStepsRecords, rate: float, groups: int) -> dict[str, float]:
-    # Records form groups, the same throughout a run, and step t draws each record of group t modulo `groups` with
-    # probability groups * rate. In a round each group has one turn, so the records of a whole round are a Poisson batch
-    # at rate groups * rate. Steps after the last whole round are left out
+    # Tests that records are in fixed groups, and that step t draws each record of group t modulo `groups` with
+    # probability groups * rate. In a round of `groups` steps each group has one turn, so the records of a round are a
+    # Poisson batch with rate groups * rate. Steps after the last whole round are left out
     runs, steps, n = included.shape
     rounds = included[:, : steps - steps % groups].reshape(runs, steps // groups, groups, n)
     tests = {"one turn for each record": float((rounds.any(axis=1).sum(axis=1) <= 1).all())}
@@ -126,7 +125,7 @@ def _cyclic(included: _RunsStepsRecords, rate: float, groups: int) -> dict[str, 
 
 
 def _truncated(included: _RunsStepsRecords, rate: float, largest: int) -> dict[str, float]:
-    # If Poisson sampling at `rate` draws more than `largest` records, a random choice of `largest` of them is the batch
+    # Tests Poisson batches of rate `rate`, of which `largest` random records are kept if there are more
     n = included.shape[2]
     pmf = stats.binom.pmf(np.arange(n + 1), n, rate)
     pmf[largest] += pmf[largest + 1 :].sum()
@@ -154,7 +153,7 @@ _LAWS = {
     "shuffled": _epochs,
     "random-allocation": _allocated,
 }
-"""The tests of each sampling that needs no further number, by its name in the claim."""
+"""The functions that test batches, by the name of the claimed sampling, for samplings without a further number."""
 
 
 def _tests_of(claim: Claim) -> Callable[[_RunsStepsRecords, float], dict[str, float]] | None:
@@ -167,10 +166,10 @@ def _tests_of(claim: Claim) -> Callable[[_RunsStepsRecords, float], dict[str, fl
 
 
 def _returned(lab: Lab, unlike: bool) -> _RunsStepsRecords | None:
-    # Returns which record was in which batch, from the batches that the loop returns. If `unlike` is true, the data has
-    # large and small records, so that batches chosen by losses or norms hold mostly records of one kind. None if the
-    # loop returns no batches, a run fails, or `unlike` is true and records have no floating-point numbers to make
-    # large. Steps that not all runs made, and indices that are no record's, are left out
+    # Returns which record was in which batch, from the batches that the loop returns. With `unlike`, the data has large
+    # and small records, so that batches chosen by losses or norms hold mostly records of one kind. None if the loop
+    # returns no batches, a run fails, or `unlike` is True and records have no floating-point numbers to scale. Steps
+    # that not all runs made, and indices outside the data, are left out
     records, n, first = lab.loop.records, lab.claim.n, _LISTED_SEED
     if lab.runs.base.batches is None or (unlike and not datasets.numbers(records[0])):
         return None
@@ -189,26 +188,25 @@ def _returned(lab: Lab, unlike: bool) -> _RunsStepsRecords | None:
 
 
 def _visible(lab: Lab) -> tuple[_RunsStepsRecords, str] | None:
-    # Returns which record was in which batch, and for the report what shows it: lists of batches that the loop returns
-    # or, if it returns none, steps that change with a record
+    # Returns which record was in which batch, and what shows this, in words: the lists of batches that the loop returns
+    # or, if it returns none, the steps that change if a record is exchanged
     if lab.runs.base.batches is not None:
         drawn = _returned(lab, unlike=False)
         return None if drawn is None else (drawn, "the lists of batches that the loop returns")
     if lab.influence.scan is None:
         return None
     drawn = lab.influence.scan.included
-    # With directions that depend on the seed, a step that no record changes may still have a batch: the direction may
-    # be one along which no loss changes. Runs with such a step are left out, but not under Poisson sampling, whose
-    # batches may be empty.
+    # If directions depend on the seed, no record may change a step although its batch is not empty, because no loss
+    # changes along the direction. Runs with such a step are left out, except for Poisson batches, which may be empty.
     if lab.claim.sampling != "poisson" and not lab.runs.same_for_all_seeds:
         drawn = drawn[np.all(drawn.any(axis=2), axis=1)]
     return (drawn, "steps that moved when a record was exchanged") if len(drawn) else None
 
 
 def _many_sizes(lab: Lab) -> dict[str, float]:
-    # For loops that do not return their Poisson batches: on n equal records the norm of a release tells the size of its
-    # batch, unless releases also change with the seed because it makes the steps' directions. Sizes are read from norms
-    # only if all come out as whole numbers
+    # Tests the sizes of Poisson batches that the loop does not return. On n equal records, the norm of a release is
+    # proportional to the size of its batch, if directions do not depend on the seed. Returns no test if that is not so,
+    # or if the sizes computed from norms are no integers
     claim, runs, data = lab.claim, lab.runs, lab.influence.loudest
     if claim.sampling != "poisson" or runs.base.batches or data is None or not runs.same_for_all_seeds:
         return {}
@@ -249,7 +247,7 @@ def _as_claimed(lab: Lab, level: float) -> Verdict:
 
 
 def _secret(lab: Lab, level: float) -> Verdict:
-    # The claim counts on amplification by sampling, which needs secret batches: nobody may be able to draw them again
+    # Amplification by sampling needs secret batches: nobody may be able to draw them again
     if lab.claim.sampling in _WITHOUT_SAMPLING or lab.claim.sample_rate == 1:
         return held("no amplification is claimed")
     known_from = source(lab)
@@ -264,15 +262,15 @@ def _secret(lab: Lab, level: float) -> Verdict:
 
 
 def source(lab: Lab) -> str | None:
-    """Find out what determines an audited loop's batches: its seed, or the process's global random generators.
+    """Find out what determines the batches of an audited loop: its seed, or the process's global random generators.
 
     Args:
         lab: experiments on the loop.
 
     Returns:
-        "the seed"; or "the state of the process's global generators, which any call may seed"; or "" if neither of the
-        two makes the batches. None if this is unknown: the loop does not return its batches, and its runs almost
-        without noise fail or never release the same numbers.
+        "the seed"; "the state of the process's global generators, which any call may seed"; or "" if neither determines
+        the batches. None if this is unknown: the loop does not return its batches, and its runs with almost no noise
+        fail or never release the same numbers.
     """
     numbers = (1, 2, 1)
     if lab.runs.base.batches is not None:
@@ -293,7 +291,7 @@ def source(lab: Lab) -> str | None:
 
 
 def _accounting(lab: Lab, level: float) -> Verdict:
-    # Violated if the accountant's lower bound exceeds the claimed epsilon, and held if its upper bound does not
+    # Violated if the accountant's lower bound exceeds the claimed epsilon, held if its upper bound does not exceed it
     claim = lab.claim
     try:
         cost = epsilon_of_history([claim.as_step()], claim.delta)
@@ -326,7 +324,7 @@ def _steps(lab: Lab, level: float) -> Verdict:
         return held(f"{max(counts)} releases are made, {most} accounted, on {len(runs)} data sets")
     if not lab.runs.noise_obeyed:
         return untested("the number of steps is not always the same, and the noise ignores its setting")
-    # A loop may stop by what it released, so numbers of steps are compared in runs whose releases are equal
+    # A loop may choose when to stop by its releases, so numbers of steps are compared between runs with equal releases
     loud = {"noise_multiplier": lab.claim.noise_multiplier * _LOUDEST}
     compared = False
     for outputs in lab.runs.coupled([records, *others.values()], range(_DRAWS), **loud):

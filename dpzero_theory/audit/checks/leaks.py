@@ -1,11 +1,10 @@
-"""Checks that nothing computed from the records is shown without noise: in outputs, prints or files of a run.
+"""Checks that a run shows nothing that is computed from the records without noise, in its outputs, prints or files.
 
-All that a run shows is split into tokens: numbers, words, hexadecimal digests, or four bytes of a binary file. So two
-runs can be compared token by token.
+All that a run shows is split into tokens: numbers, words, hexadecimal digests, or four bytes of a binary file. Two runs
+are compared token by token.
 
 A check is a function (lab, level) -> verdict. It runs the audited training loop by experiments of `lab`, a `Lab`, and
-may report a loop that does what it claims with probability at most `level`, which is not used here. While the check of
-this module runs, it replaces the clocks of the process.
+replaces the clocks of the process meanwhile. `level`, the probability of a false alarm, is not used here.
 """
 
 import gzip
@@ -32,40 +31,39 @@ from dpzero_theory.audit.runs import SEED, same
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
-_TICK = 1e-3  # Seconds by which clocks advance each time they are read, so that times tell only what a run does
+_TICK = 1e-3  # Clocks advance by this many seconds when they are read, so measured times depend only on what a run does
 _FACTORS = (1.0, 8.0, 64.0, 512.0)
-"""Multiples of the claimed noise in the runs on one data set, so that every output with noise in it changes."""
+"""The multiples of the claimed noise in the runs on a data set, so that each output with noise in it changes."""
 _MEND_LEAK = "show nothing that is computed from the records without noise, or pay for it as a release of its own"
 _CONFIRMING = 20
-"""A leak is confirmed by 20 runs on each of two data sets. A random word that is no leak has one value in all runs on
-one data set and a different value in all runs on the other with probability at most 2 * 4^-20."""
-_BAD_RECORDS = 2  # Only this many forms of a record with NaN or infinity are tried, as each takes many runs
+"""A leak is confirmed by this many runs on each of two data sets. A random word that is no leak is the same in all runs
+on one data set, and different and the same in all runs on the other, with probability at most 2 * 4^-20."""
+_BAD_RECORDS = 2  # The number of forms of a record with NaN or infinity that are tried, as each takes many runs
 _CLIPPED, _LARGER = (8.0, -8.0), 1024.0
-"""Factors by which a record is scaled so that the loop clips it, and a power of two by which it is then scaled further,
-which leaves its clipped contribution the same to the last bit."""
-_SHOWN_ROUNDING = 1e-2  # Two numbers a and b that differ by at most this times 1 + |a| may differ by rounding alone
-_DRAWS = 3  # Coupled runs, which have equal noise on different data, are compared under this many draws of the noise
+"""`_CLIPPED` are factors by which a record is scaled so that the loop clips it. `_LARGER` is a power of two by which it
+is scaled further, which does not change a bit of its clipped contribution."""
+_SHOWN_ROUNDING = 1e-2  # Two numbers a and b that differ by at most this times (1 + |a|) may differ by rounding alone
+_DRAWS = 3  # The number of draws of the noise under which runs with equal noise on different data are compared
 _LOUDEST = 1e10
-"""The multiple of the claimed noise with which releases on all data sets are equal up to rounding. With the step size
-of coupled runs, weights then move about ten times as far as they do in training."""
-_RECORD_SEED = 2027  # The random record that replaces every record in one of the data sets is drawn with this seed
-_FEWEST_MATCHED = 4  # Fewer members of a batch, or sizes of fewer batches, are not looked for: chance matches them
+"""The multiple of the claimed noise with which releases are equal on all data sets, up to rounding. With the tiny step
+size of coupled runs, weights then move about ten times as far as in training."""
+_RECORD_SEED = 2027  # The seed of the random record of which one of the data sets consists
+_FEWEST_MATCHED = 4  # Fewer members of a batch, or sizes of batches, are not looked for, since chance may match them
 _SIZE_STRIDES, _SIZE_STARTS = 64, 1000
 """Sizes of batches are looked for at every k-th number of an output, k = 1 to 64, from each of the first 1000 on."""
 _NEAR_SIZE = 0.05  # A number times a constant counts as the size of a batch if the two differ by less than this
-_BY_CHANCE = 1e-6  # An output counts as sizes of batches if other numbers would match with probability below this
+_BY_CHANCE = 1e-6  # An output counts as sizes of batches if unrelated numbers would match with probability below this
 _Position = tuple[str, int]
-"""The position of a token: the name of an output of the run, and the token's index in it. Index -1 stands for the
-number of tokens of the output."""
+"""The position of a token in what a run shows: the name of an output and the index of the token in it. At index -1
+stands the number of tokens in the output."""
 _Token = float | bytes
-"""A token of an output, which is a number, or a word, a digest or four bytes of a binary file as bytes."""
+"""A part of an output: a number as a float; or, as bytes, a word, a digest or four bytes of a binary file."""
 
 
 class _Chunk(bytes):
-    # A token that is a hexadecimal digest, or four bytes of a binary file. Runs with noise of several sizes are
-    # compared by such tokens too (`_leaking`), so a leak in a binary file is seen there. They are ignored (`_differ`)
-    # in runs with releases that are equal up to rounding alone: rounding may change all bits of a digest or of a binary
-    # number
+    # A token that is a digest or four bytes of a binary file. Such tokens are compared between runs with noise of
+    # several sizes (`_leaking`), but not between runs whose releases are equal up to rounding (`_differ`), since
+    # rounding may change all bits of a digest or of a binary number
     pass
 
 
@@ -75,20 +73,20 @@ _Shown = dict[_Position, _Token]
 _NUMBER = rb"[-+]?(?:\d+\.\d+|\.\d+|\d+)(?:[eE][-+]?\d+)?"
 _HEX = rb"[0-9A-Fa-f-]"
 DIGEST = rb"(?<![0-9A-Za-z.])(?=" + _HEX + rb"*\d)(?=" + _HEX + rb"*[A-Fa-f])" + _HEX + rb"{16,}(?![0-9A-Za-z])"
-"""A digest in a text: 16 or more hexadecimal digits or hyphens, of which at least one is decimal and one a letter."""
+"""A regular expression for 16 or more hexadecimal digits or hyphens, with a decimal digit and a letter among them."""
 _TOKEN = re.compile(rb"(" + DIGEST + rb")|(" + _NUMBER + rb")|(?:(?!" + DIGEST + rb")[^\s\d])+")
 _PACKED: dict[bytes, Callable[[bytes], bytes]] = {
     b"\x1f\x8b": gzip.decompress,
     b"\x78\x9c": zlib.decompress,
     b"\x78\xda": zlib.decompress,
 }
-"""Functions that unpack compressed files, by the bytes with which such files begin."""
+"""Functions that decompress a file, by the first bytes of such a file."""
 _NPY = b"\x93NUMPY"
 
 
 def _unnoised(lab: Lab, level: float) -> Verdict:
-    # Runs are made in turn on the data and on a data set with one record exchanged, or all, with noise of four sizes. A
-    # number or word has no noise in it if it is equal in all runs on each data set, and different between the two
+    # Makes runs in turn on the data and on a data set with one record, or all, exchanged, with noise of four sizes. A
+    # token has no noise in it if it is the same in all runs on each data set, and different between the two
     with lab.loop.clocks(_TICK):
         tried = False
         for what, pair, changes in _data_pairs(lab):
@@ -113,8 +111,7 @@ def _unnoised(lab: Lab, level: float) -> Verdict:
 
 
 def _data_pairs(lab: Lab) -> Iterator[tuple[str, list[Records], dict[str, Any]]]:
-    # Yields what two data sets differ in, in words; the two, the loop's own first; and settings to replace in runs on
-    # them
+    # Yields what two data sets differ in, in words; the two data sets, the loop's own first; and changes of settings
     records = lab.loop.records
     other = lab.influence.pair.first if lab.influence.pair is not None else next(iter(datasets.extremes(records)))
     alike = datasets.filled(records, datasets.random_like(records[0], np.random.default_rng(_RECORD_SEED), 1.0))
@@ -133,9 +130,9 @@ def _data_pairs(lab: Lab) -> Iterator[tuple[str, list[Records], dict[str, Any]]]
 def _run_in_turn(
     lab: Lab, data: list[Records], changes: dict[str, Any], factors: Sequence[float]
 ) -> tuple[list[_Shown], list[_Shown]] | None:
-    # Returns what runs show on each of two data sets, one run for each multiple `factors` of the claimed noise; or for
-    # as many seeds, if the loop ignores the noise setting. So what has noise in it changes from run to run. None if a
-    # run fails
+    # Returns what runs show on each of two data sets, with one run for each multiple in `factors` of the claimed noise,
+    # or for as many seeds if the loop ignores the noise setting. What has noise in it changes from run to run. None if
+    # a run fails
     shown: tuple[list[_Shown], list[_Shown]] = ([], [])
     for k, factor in enumerate(factors):
         for which in (0, 1):
@@ -149,8 +146,8 @@ def _run_in_turn(
 
 
 def _leaking(first: list[_Shown], second: list[_Shown]) -> Iterator[_Position]:
-    # Yields positions that tell two data sets apart: all runs on the first data set show the same token there, or all
-    # show none, and all runs on the second another one
+    # Yields positions that tell two data sets apart: all runs on the first show one token there, or none, and all runs
+    # on the second show one other token, or none
     for place in first[0].keys() | second[0].keys():
         here, there = first[0].get(place), second[0].get(place)
         alike = (all(run.get(place) == one for run in runs) for runs, one in ((first, here), (second, there)))
@@ -159,9 +156,9 @@ def _leaking(first: list[_Shown], second: list[_Shown]) -> Iterator[_Position]:
 
 
 def _beyond_releases(lab: Lab) -> _Position | None:
-    # Returns a position in what runs show that tells two data sets apart although all releases are equal. Either the
-    # data sets differ in one record, which is clipped in both and 1024 times as large in one. Or they differ in one or
-    # in all records, and the runs on both have equal noise, so large that releases are equal up to rounding
+    # Returns a position that tells two data sets apart although the releases of all runs are equal; None if there is
+    # none. The data sets differ in one record, which is clipped in both and 1024 times as large in one; or they differ
+    # in one or all records, and equal noise is so large that releases are equal up to rounding
     if lab.runs.repeatable is None:
         return None
     records, first = lab.loop.records, lab.loop.records[0]
@@ -188,9 +185,9 @@ def _beyond_releases(lab: Lab) -> _Position | None:
 
 
 def _differing(runs: Sequence[LoopOutput | None]) -> set[_Position] | None:
-    # `runs` are runs on one data set and on another in turn, with equal noise. Positions tell the two apart if the
-    # number or word there is the same in all runs on one data set, and another one, by more than rounding, in all runs
-    # on the other. None if the releases differ, or if a run failed or released nothing
+    # `runs` are runs with equal noise on one data set and on another in turn. Returns the positions at which all runs
+    # on one data set show one token, and all runs on the other show another one, by more than rounding. None if the
+    # releases differ, or if a run failed or released nothing
     done = [run for run in runs if run is not None and run.releases is not None]
     if len(done) < len(runs) or not same(np.asarray(done[0].releases), np.asarray(done[1].releases)):
         return None
@@ -199,16 +196,16 @@ def _differing(runs: Sequence[LoopOutput | None]) -> set[_Position] | None:
 
 
 def _differ(a: _Token | None, b: _Token | None) -> bool:
-    # A token that only one of two runs shows (None for the other), a digest and bytes of a binary file do not count:
-    # rounding may change all bits of these, and a digest under a secret key is no leak
+    # Returns whether two tokens differ by more than rounding. False for a digest or bytes of a binary file, of which
+    # rounding may change all bits, and if only one run shows a token (the other is None)
     if isinstance(a, float) and isinstance(b, float):
         return abs(a - b) > _SHOWN_ROUNDING * (1 + abs(a))
     return a is not None and b is not None and not isinstance(a, _Chunk)
 
 
 def _of_batches(lab: Lab) -> str | None:
-    # Returns a sentence for the report about an output that lists the batches' sizes or members; None if there is no
-    # such output, if the claim does not rest on secret batches, or if nothing tells the audit who is in them
+    # Returns a sentence for the report about an output that lists the sizes or the members of batches. None if there is
+    # no such output, the claim does not need secret batches, or their members are unknown to the audit
     claim, scan = lab.claim, lab.influence.scan
     if claim.sample_rate == 1 or claim.sampling in ("full", "fixed-order", "shuffled"):
         return None
@@ -236,11 +233,11 @@ def _of_batches(lab: Lab) -> str | None:
 
 
 def _with_sizes(runs: Sequence[tuple[Array | None, list[list[int]]]], claim: Claim) -> bool:
-    # Returns whether one output lists the sizes of all batches, at the same places in every run. Each of `runs` has the
-    # output's numbers (None if a run has no such output) and the batches
+    # Returns whether one output lists the sizes of all batches, at the same places in every run. `runs` are pairs (the
+    # output's numbers, or None if a run has no such output; the batches)
     steps = min(len(batches) for _, batches in runs)
-    # Numbers that have nothing to do with the batches match a size with the probability of the likeliest size at most,
-    # and one size in each run for certain, as they are compared up to a factor
+    # Unrelated numbers match a size with at most the probability of the likeliest size, and one size in each run for
+    # certain, since numbers are compared up to a factor
     most = float(stats.binom.pmf(np.arange(claim.n + 1), claim.n, claim.sample_rate).max())
     places = set.intersection(*(set() if one is None else _sizes_at(one, batches) for one, batches in runs))
     count = 0 if runs[0][0] is None else runs[0][0].size
@@ -248,9 +245,9 @@ def _with_sizes(runs: Sequence[tuple[Array | None, list[list[int]]]], claim: Cla
 
 
 def _sizes_at(numbers: Array, batches: list[list[int]]) -> set[tuple[int, int]]:
-    # Returns every (start < 1000, stride <= 64) such that number start + stride * t of an output (NaN for a word) is c
-    # times the size of batch t, with one c for all t; none for under 4 batches or equal sizes. The factor lets records
-    # per second match, where c is one over the time of a step
+    # Returns all pairs (start < 1000, stride <= 64) for which number start + stride * t of an output (NaN for a word)
+    # is c times the size of batch t, with one c for all t; none for fewer than 4 batches or equal sizes. The factor c
+    # also finds records per second
     sizes = np.array([len(batch) for batch in batches], dtype=np.float64)
     if len(sizes) < _FEWEST_MATCHED or len(set(sizes)) < 2:
         return set()
@@ -264,9 +261,9 @@ def _sizes_at(numbers: Array, batches: list[list[int]]) -> set[tuple[int, int]]:
 
 
 def _has_members(numbers: Array, batch: list[int], n: int) -> bool:
-    # Returns whether an output lists a batch, by its records' indices, ascending, or by n numbers that are 1 for
-    # records in the batch and 0 for others. Batches that numbers match by chance do not count: few records, all n, or
-    # neighbours
+    # Returns whether an output lists a batch, by ascending indices of its records, or by n numbers that are 1 for
+    # records in the batch and 0 for others. False for batches that match by chance: few records, all n, or consecutive
+    # ones
     if not _FEWEST_MATCHED <= len(batch) < n or max(batch) - min(batch) < len(batch):
         return False
     for row in (np.array(sorted(batch), dtype=float), np.isin(np.arange(n), batch).astype(float)):
@@ -290,17 +287,18 @@ def _in_words(place: _Position) -> str:
 
 
 def contents(name: str, value: Any) -> Iterator[tuple[str, list[_Token]]]:
-    """Yield an output's name and its tokens, the pieces in which the outputs of two runs are compared.
+    """Yield pairs (name, tokens) for an output. Tokens are the pieces in which the outputs of two runs are compared.
 
-    A token is a number, as a float; or bytes: a word, 16 or more hexadecimal digits that are not all decimal, or four
-    bytes of a binary file. Text is cut at white space and around numbers: "loss=0.5s" gives b"loss=", 0.5 and b"s".
+    A token is a number, as a float; or, as bytes, a word, a digest (16 or more hexadecimal digits that are not all
+    decimal), or four bytes of a binary file. Text is cut at white space and around numbers: "loss=0.5s" gives b"loss=",
+    0.5 and b"s". NaN is the word b"nan".
 
     Args:
         name: the output's name.
-        value: text; an array, tensor, number or nested list of numbers, which gives its entries as floats (and b"nan");
-            any other object, such as a dictionary, whose repr is taken as text; or a file's content as bytes. A gzip or
-            zlib file is unpacked, and of a zip archive each member is yielded on its own, under a name of its own. A
-            file of `numpy.save` gives its entries. Others are text if their first 4096 bytes are ASCII without NUL.
+        value: a string; an array, tensor, number or nested list of numbers, which gives its entries; the content of a
+            file as bytes; or another object, such as a dictionary, whose repr is taken. Gzip and zlib files are
+            decompressed. Each member of a zip archive is yielded separately, under a name of its own. A file of
+            `numpy.save` gives its entries. Other files are text if their first 4096 bytes are ASCII without NUL.
     """
     if isinstance(value, bytes):
         for inner, raw in unpacked(name, value):
@@ -312,7 +310,7 @@ def contents(name: str, value: Any) -> Iterator[tuple[str, list[_Token]]]:
 
 
 def _of_value(value: Any) -> list[_Token]:
-    # Of a value that is not numbers, the repr is compared
+    # Returns the tokens of an array, tensor or number; of the repr for any other value
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
     try:
@@ -323,13 +321,14 @@ def _of_value(value: Any) -> list[_Token]:
 
 
 def unpacked(name: str, raw: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield (name, bytes) for each member of a zip archive, else for the file, which is decompressed if it can be.
+    """Yield pairs (name, bytes): one for each member of a zip archive; for any other file one, decompressed if
+    possible.
 
-    Zip archives (files of `numpy.savez` and `torch.save` are such), gzip and zlib files are told by their first bytes.
-    A damaged or encrypted file is yielded as it is.
+    Zip archives (such as files of `numpy.savez` and `torch.save`), gzip and zlib files are recognised by their first
+    bytes. A damaged or encrypted file is yielded as it is.
 
     Args:
-        name: the file's name; members of an archive get it as a prefix.
+        name: the file's name, which is put before the names of the members of an archive.
         raw: the file's bytes.
     """
     if raw[:2] == b"PK":

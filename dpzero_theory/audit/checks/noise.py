@@ -1,7 +1,7 @@
 """Checks that the noise is as large as claimed, Gaussian, drawn anew for every number, and as fine as the sum.
 
-A check is a function (lab, level) -> verdict. It runs the audited training loop by experiments of `lab`, a `Lab`, and
-may report a loop that does what it claims with probability at most `level`.
+A check is a function (lab, level) -> verdict. It runs the audited training loop by experiments of `lab`, a `Lab`. If
+the loop does what it claims, the check reports a violation with probability at most `level`.
 """
 
 import math
@@ -16,30 +16,30 @@ from dpzero_theory.audit.report import Check, Verdict, held, untested, violated
 from dpzero_theory.audit.runs import NOT_REPEATABLE
 from dpzero_theory.check import Array
 
-# Noise that violates these checks, since it can be drawn again, may violate the checks of this module for that reason
-# alone, so a report names these as the cause
+# Names of checks that noise violates if it can be drawn again. Such noise may violate the checks of this module for
+# that reason alone, so the report lists these checks as the cause
 _KNOWN = ("noise-fixed", "noise-from-seed")
-_HARDLY_ANY = 1e-6  # With this share of the claimed batch size, practically all Poisson batches are empty
+_HARDLY_ANY = 1e-6  # With this share of the claimed batch size, nearly all Poisson batches are empty
 _EMPTY_SEEDS = range(70, 74)  # The loop's seeds in the runs with empty batches
 _NO_SAMPLE = f"the noise cannot be told from the rest: {NOT_REPEATABLE}"
-_TAILS = (2.0, 2.5, 3.0)  # The share of noise farther from 0 than so many standard deviations is tested
-_MIDDLE = (0.1, 0.25, 0.5, 1.0)  # The share of noise nearer to 0 than so many standard deviations is tested
+_TAILS = (2.0, 2.5, 3.0)  # The share of noise is tested that is farther from 0 than these many standard deviations
+_MIDDLE = (0.1, 0.25, 0.5, 1.0)  # The share of noise is tested that is nearer to 0 than these many standard deviations
 _SHORT = 1.645 / 2
-"""With probability 95% the observed difference of two distribution functions at a point falls short of the true
-difference by at most this over the root of the number of values."""
-_LAGS = 40  # Noise is tested for correlation between steps, and between coordinates, that are less than 40 apart
-_EQUAL = 1e-6  # Two numbers of noise count as equal in absolute value below this relative difference
+"""With probability 95%, the observed difference of two distribution functions at a point is smaller than the true one
+by at most this number over the square root of the number of values."""
+_LAGS = 40  # Correlation of noise is tested between steps, and between numbers of a step, less than 40 apart
+_EQUAL = 1e-6  # Two absolute values of noise count as equal if their relative difference is below this
 _MORE_PAIRS, _PAIRS = 3.0, 20.0
-"""Three times as many pairs of equal numbers as Gaussian noise has on average, and 20 more, are taken for chance."""
-_ROUNDED = 1e-9  # Two absolute values that differ by less than this share of their median differ by rounding alone
+"""The number of pairs of equal numbers is compared with 3 times the number expected of Gaussian noise, plus 20."""
+_ROUNDED = 1e-9  # Absolute values that differ by less than this share of their median are equal up to rounding
 _FINEST_POWER = 32  # The finest grid that is tried has a spacing of 2^-32 standard deviations of the noise
 _NEAR = 0.02  # A number counts as on a grid if it is within this share of the spacing of a multiple of the spacing
 _CHANCE = 0.5 + 2 * _NEAR
-"""An upper bound on the probability that a number is on a grid by chance: even noise on a grid of half the spacing is
-on the tried grid with probability 1/2 only."""
-_SEEDS = range(1000, 1128)  # The loop's seeds in the runs whose noise is tested, at most
+"""An upper bound on the probability that a number is on a grid by chance: noise on a grid of half the spacing is on the
+tested grid with probability 1/2."""
+_SEEDS = range(1000, 1128)  # The loop's seeds, in order, in the runs of `_noise_and_sums`
 _FEWEST_RUNS, _WANTED = 16, 160  # `_noise_and_sums` makes at least 16 runs, and more until it has 160 numbers of noise
-_FLOAT64 = 2.0**-50  # The relative rounding error, in float64, of the difference of two releases
+_FLOAT64 = 2.0**-50  # The relative rounding error of the difference of two releases in float64
 _MEND_GRID = (
     "round the clipped contributions to the grid of the noise before they are summed and draw discrete noise on it"
     " (privacy.noise.discrete_gaussian), or draw the noise in the precision of the sum"
@@ -60,7 +60,7 @@ _STEP_SIZE = (
 
 
 def _tested_parts(values: Array) -> Iterator[tuple[str, Array]]:
-    # A sample of noise, shape (runs, steps, numbers), is tested as a whole, by steps, and by the numbers of a step
+    # Yields the parts of a sample of noise, shape (runs, steps, numbers), that are tested, by a name for the report
     _, steps, numbers = values.shape
     yield "all numbers", values
     if steps > 1:
@@ -73,8 +73,8 @@ def _tested_parts(values: Array) -> Iterator[tuple[str, Array]]:
 
 
 def _least(values: Array) -> tuple[float, str, float]:
-    # Returns the smallest p-value of too little noise times the number of parts that are tested, at most 1, and the
-    # name and the standard deviation, in units of the claimed one, of the part with this p-value
+    # Returns the smallest p-value, over the parts, of a test for too little noise, times the number of parts (at most
+    # 1); and that part's name and standard deviation, in units of the claimed one
     tests = [(_too_little(float((part**2).sum()), part.size), name, part) for name, part in _tested_parts(values)]
     p, name, part = min(tests, key=lambda test: test[0])
     return min(1.0, p * len(tests)), name, float(np.sqrt((part**2).mean()))
@@ -101,8 +101,8 @@ def _size(lab: Lab, level: float) -> Verdict:
     if _silent(lab):
         return violated("a step whose batch is empty has no noise: it tells that nobody was drawn", _MEND_SIZE)
     count, std = lab.noise.sample.size, float(np.sqrt((lab.noise.sample**2).mean()))
-    # With probability 95% the test of all numbers reports noise whose standard deviation is below this share of the
-    # claim
+    # With probability 95%, the test of all numbers reports noise with less than this share of the claimed standard
+    # deviation
     least = math.sqrt(float(stats.chi2.ppf(level / (4 * len(samples)), count)) / float(stats.chi2.ppf(0.95, count)))
     power = f"all numbers together: less than {least:.2f} of what is claimed"
     says = f"noise of {std:.3g} times the claimed standard deviation ({count} numbers)"
@@ -110,13 +110,13 @@ def _size(lab: Lab, level: float) -> Verdict:
 
 
 def _too_little(squares: float, count: int) -> float:
-    # The probability that the squares of `count` N(0, 1) numbers sum to no more than `squares`
+    # Returns the probability that the squares of `count` N(0, 1) numbers sum to at most `squares`
     return float(stats.chi2.cdf(squares, count))
 
 
 def _silent(lab: Lab) -> bool:
-    # Returns whether steps with empty Poisson batches have no noise; False for other batches, or if noise cannot be
-    # told
+    # Returns whether steps with empty Poisson batches have no noise; False for other samplings, or if the noise is
+    # unknown
     if lab.claim.sampling != "poisson":
         return False
     rows = [lab.noise.residual(None, {"batch": lab.claim.batch * _HARDLY_ANY}, seed) for seed in _EMPTY_SEEDS]
@@ -135,7 +135,7 @@ def _gaussian(lab: Lab, level: float) -> Verdict:
         for t in _MIDDLE
     }
     more = float(stats.chi2.sf(float((values**2).sum()), values.size)) < level / 20
-    # More noise than claimed does no harm. Then only an excess of values near 0 counts, of which more noise has fewer
+    # More noise than claimed does no harm: then only too many values near 0 count as a violation
     if not more:
         tests |= {"its distance from the normal law": float(stats.kstest(values, "norm").pvalue)}
         tests |= {
@@ -151,8 +151,8 @@ def _gaussian(lab: Lab, level: float) -> Verdict:
         return violated(f"the noise is not Gaussian: {name}", mend, p_value=p)
     if more:
         return held("more noise than is claimed, so that only its middle is compared", p_value=p)
-    # A law at this distance is noticed: the smallest distance that the test reports, plus by how much the observed
-    # distance may fall short of the true one
+    # The distance between distribution functions that is noticed with probability 95%: the smallest that the test
+    # reports, plus the amount by which the observed distance may be below the true one
     distance = float(np.sqrt(np.log(2 / (level / 10)) / (2 * values.size))) + _SHORT / float(np.sqrt(values.size))
     says, power = (
         f"{values.size} numbers fit the Gaussian that is claimed",
@@ -182,26 +182,26 @@ def _independence(lab: Lab, level: float) -> Verdict:
         return violated(f"the noise is not independent: {name}", _MEND_NEW, p_value=p)
     where = "of steps one apart" if steps > 1 else "of runs with other seeds"
     count = (values[:, 1:] if steps > 1 else values[1:]).size
-    # A cosine above `edge` has a p-value below the level and is reported. A correlation of `seen` is reported with
-    # probability 95%, as it is observed smaller than it is by at most 1.645/sqrt(count) with this probability
+    # A cosine above `edge` is reported, as its p-value is below the level. A correlation of `seen` is reported with
+    # probability 95%: it is observed smaller by at most 1.645/sqrt(count) with this probability
     edge = 1 - 2 * stats.beta.ppf(level / len(tests) / 2, (count - 1) / 2, (count - 1) / 2)
     seen = float(min(1.0, edge + stats.norm.ppf(0.95) / math.sqrt(count)))
     return held(f"no correlation among {len(tests)} kinds", power=f"a correlation {where} of {seen:.2f}", p_value=p)
 
 
 def _equal_by_chance(values: Array) -> float:
-    # Returns an upper estimate of the probability that two numbers of noise are equal in absolute value to six digits:
-    # twice the share of such pairs among all numbers, plus 1e-6
+    # Returns an estimate, from above, of the probability that two numbers of noise have equal absolute values to six
+    # digits: twice the share of such pairs among all numbers, plus 1e-6
     sizes = np.sort(np.abs(values.ravel()))
     after = np.searchsorted(sizes, sizes * (1 + _EQUAL), side="right") - np.arange(1, sizes.size + 1)
     return float(min(1.0, _EQUAL + 2 * after.sum() / max(1, sizes.size * (sizes.size - 1) / 2)))
 
 
 def _pairs(values: Array) -> float:
-    # Too many pairs of numbers that are equal in absolute value mean a pool of noise or a seed of few bits. Numbers
-    # count as equal up to 1e-6 of the median absolute value, or up to four times the smallest gap between absolute
-    # values that is no rounding error, which is the spacing to which noise may be rounded. The number of pairs is
-    # compared with a Poisson law whose mean is 3 times the number to be expected in normal noise, plus 20
+    # Returns the p-value of the number of pairs with equal absolute values, of which noise from a pool, or from a seed
+    # of few bits, has too many. Values are equal up to 1e-6 of their median or, if that is more, up to four times the
+    # smallest gap that is no rounding error, to which noise may be rounded. The law under the claim is taken to be
+    # Poisson with mean 3 times the number expected of normal noise, plus 20
     sizes = np.sort(np.abs(values.ravel()))
     gaps, middle = np.diff(sizes), float(np.median(sizes))
     width = max(_EQUAL * middle, 4 * float(gaps[gaps > _ROUNDED * middle].min(initial=middle)))
@@ -211,10 +211,10 @@ def _pairs(values: Array) -> float:
 
 
 def _off_grids(lab: Lab, level: float) -> Verdict:
-    # If the noise is on a grid, the multiples of a spacing, and the sum is not, then a release modulo the spacing gives
-    # the sum away. Spacings of 2^-2 to 2^-32 of three units are tried: the standard deviation of the noise, the power
-    # of two below it, and, for a mean, the power of two below the standard deviation of the noise on the sum, over the
-    # batch size
+    # If the noise consists of multiples of a spacing, and the sum does not, a release modulo the spacing reveals the
+    # sum. Spacings of 2^-2 to 2^-32 of three units are tried: the standard deviation of the noise, the power of two
+    # below it, and, for a mean, the power of two below the standard deviation of the noise on the sum, over the batch
+    # size
     parts = None if lab.runs.repeatable is None else _noise_and_sums(lab)
     if lab.runs.repeatable is None or parts is None:
         return untested("the noise cannot be told from the rest")
@@ -243,8 +243,8 @@ def _on_grid(values: Array, spacing: float) -> Array:
 
 
 def _noise_and_sums(lab: Lab) -> tuple[Array, Array] | None:
-    # Returns the noise of several runs and the sums to which it was added, as two vectors in the unit of releases; None
-    # if a run does not tell them apart. Zeros, which are on every grid, are left out
+    # Returns the noise of several runs and the sums to which it was added, as two vectors in the unit of releases, or
+    # None if they cannot be separated. Zeros, which are on every grid, are left out
     found: list[Array] = []
     for k, seed in enumerate(_SEEDS):
         parts = lab.noise.parts(None, lab.noise.repeat_changes, seed)

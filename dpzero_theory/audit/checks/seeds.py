@@ -1,7 +1,7 @@
-"""Checks of where the noise comes from: an attacker must not be able to draw the same noise again, or be shown it.
+"""Checks of where the noise comes from: an attacker must not be able to draw the same noise again, nor be shown it.
 
-A check is a function (lab, level) -> verdict. It runs the audited training loop by experiments of `lab`, a `Lab`, and
-may report a loop that does what it claims with probability at most `level`.
+A check is a function (lab, level) -> verdict. It runs the audited training loop by experiments of `lab`, a `Lab`. If
+the loop does what it claims, the check reports a violation with probability at most `level`.
 """
 
 import hashlib
@@ -31,41 +31,42 @@ _MEND_SOURCE = (
 )
 _NOT_APART = "the noise cannot be told from the rest: return `clean`, the releases before noise"
 _SEED = 5  # The loop's seed in runs that differ only in the operating system's random bytes
-_REDRAWN = 24  # Noise that is the same in 24 runs with equal seeds is taken to come from the seed
-_SAME = 1e-4  # Two numbers of noise count as the same below this relative difference
+_REDRAWN = 24  # Noise that is the same in this many runs with equal seeds is taken to come from the seed
+_SAME = 1e-4  # Two numbers of noise are the same if their relative difference is below this
 _TRIED_BITS = (8, 16, 20, 24, 31)
-"""If noise is the same for two seeds that differ in this bit alone (2^8 for 8), only lower bits are taken to matter,
-and all values of these can be tried."""
-_KEY_BYTES = 8  # A seed made of fewer random bytes can be found by trying all values
-_MOST_BYTES = 64  # If a run reads no more random bytes, each is changed in turn to see whether the noise changes
-_SEEDS_END = 2**64  # Seeds of random generators are integers from 0 to below this
-_LONG = 4  # Noise is looked for in about the first 4 d numbers that a generator draws, for the model's dimension d
-_DIRECTIONS_SEED = 31  # The loop's seed in the run whose published seeds are tried
+"""Two seeds are compared that differ by 2^8, then by 2^16 and so on. If they give equal noise, only lower bits of the
+seed are taken to matter, and an attacker can try all values of these."""
+_KEY_BYTES = 8  # A seed of fewer random bytes can be found by trying all values
+_MOST_BYTES = 64  # If a run reads at most this many random bytes, each is changed in turn, to see if the noise changes
+_SEEDS_END = 2**64  # Seeds of random generators are integers in [0, 2^64)
+_LONG = 4  # Noise is looked for in about the first 4 d numbers of a generator, for a model of d weights
+_DIRECTIONS_SEED = 31  # The loop's seed in the run whose published seeds of directions are tried
 
 _SHOWN_SEED = 41  # The loop's seed in the runs whose outputs are searched for the noise and the generator that drew it
 _INTEGER = re.compile(DIGEST + rb"|(?<![\d.])(\d{5,20})(?![\d.])")
-"""An integer that may be a seed: 5 to 20 digits that are not part of a hexadecimal digest or of a decimal number."""
+"""A regular expression for an integer of 5 to 20 digits that is no part of a digest or of a decimal number."""
 _MOST_TRIED = 50  # At most this many of the integers that a run shows are tried as seeds of the noise
 _GENERATORS = (b"bit_generator", b"PCG64", b"MT19937", b"Philox", b"SFC64")
-"""Words of which one is in every saved state of a NumPy generator."""
-_TORCH_STATE = 5056  # Files of this size in bytes count as saved states of torch's CPU generator
-_FEWEST_NUMBERS = 4  # Fewer numbers of noise than this are not looked for, as a match could be chance
+"""Words of which every saved state of a NumPy generator has one."""
+_TORCH_STATE = 5056  # The size, in bytes, of a saved state of torch's CPU generator
+_FEWEST_NUMBERS = 4  # Fewer numbers of noise are not looked for, since chance may match them
 _NOISE_STRIDES, _NOISE_STARTS = 8, 1000
-"""The noise is looked for in an output's numbers from each of the first 1000 on, at distances of 1 to 8."""
+"""The noise is looked for at every k-th number of an output, k = 1 to 8, from each of the first 1000 numbers on."""
 _NEAR_NOISE = 3e-3  # An output counts as the noise if the sine of the angle between the two vectors is below this
-_NEARER_THAN = 1e-2  # That sine must also be below this share of the sine between the noise and the releases with it
+_NEARER_THAN = 1e-2  # The sine must also be below this share of the sine between the noise and the releases
 _TOLD_SEEDS = (1234577, 2718281, 3141593)  # The loop's seeds in the runs whose outputs are searched for the seed
 _MEND_SHOWN = "keep the noise and its generator out of outputs and checkpoints: seed it anew when training goes on"
 
 
 def _noise_from_seed(lab: Lab, level: float) -> Verdict:
-    # Noise may come from a secret seed of which 32 bits or more matter, and from nothing else that can be drawn again
+    # Violated if noise can be drawn again from the loop's seed, unless the seed is secret and more than 31 of its bits
+    # matter, or from the state of the global generators
     if lab.runs.base.releases is None:
         return untested("the loop returns neither releases nor a trajectory with a step_size among its settings")
     first, other, again = (lab.loop.run(seed=_SEED, global_seed=number) for number in (6, 7, 6))
     by_seed, which = alike(first, other), ""
-    # Runs with equal seeds may have the same noise and release different numbers, since batches or initial weights come
-    # from the operating system: the noise itself is then compared, number by number
+    # Runs with equal seeds may have the same noise but other releases, because batches or initial weights come from the
+    # operating system's random bytes. The noise itself is compared then
     if not by_seed and not alike(first, again):
         constant = _drawn_again(lab, (6,))
         if constant is None:
@@ -96,9 +97,9 @@ def _noise_follows_seed(lab: Lab) -> bool:
 
 
 def _drawn_again(lab: Lab, global_seeds: Sequence[int]) -> NDArray[np.bool_] | None:
-    # Returns for each number of a run's noise, shape (steps, numbers of a step), whether it is the same in 24 runs with
-    # equal seeds of the loop, with `global_seeds` in turn for the global random generators, and with different random
-    # bytes of the operating system. None if the noise cannot be told from the releases
+    # Returns for each number of the noise, shape (steps, numbers of a step), whether it is the same in 24 runs with the
+    # same seed of the loop, `global_seeds` in turn as seeds of the global generators, and different random bytes of the
+    # operating system. None if the noise is unknown
     apart = lab.runs.batches_need_stream or lab.runs.streamed
     first: Array | None = None
     constant = np.empty(0, dtype=bool)
@@ -122,7 +123,7 @@ def _equal(first: Array | None, second: Array | None) -> bool:
 
 
 def _noise_fixed(lab: Lab, level: float) -> Verdict:
-    # Noise that a constant, the clock or a seed of fewer than 8 random bytes makes can be drawn again
+    # Violated if the noise follows from a constant, the clock or fewer than 8 random bytes: it can be drawn again
     changes = lab.noise.repeat_changes
     first, second = (lab.noise.residual(None, changes, seed) for seed in (21, 22))
     if first is None or second is None:
@@ -152,7 +153,7 @@ def _noise_fixed(lab: Lab, level: float) -> Verdict:
 
 
 def _streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
-    # The first `count` normal numbers of the generators that noise is usually drawn with, by a name for the report
+    # Yields the first `count` normal numbers of common random generators with this seed, by a name for the report
     seed = seed if seed >= 0 else seed % _SEEDS_END
     python = random.Random(seed)
     yield "numpy.random.default_rng(seed).normal", np.random.default_rng(seed).normal(size=count)
@@ -165,7 +166,7 @@ def _streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
 
 
 def _torch_normals(seed: int, counts: Sequence[int], double: bool = False) -> Array:
-    # Successive calls for counts[0], counts[1], ... numbers can give other numbers than one call for all
+    # Returns the normal numbers of calls for counts[0], counts[1], ... numbers, which one call may not give
     import torch
 
     generator = torch.Generator().manual_seed(seed % _SEEDS_END)
@@ -175,7 +176,7 @@ def _torch_normals(seed: int, counts: Sequence[int], double: bool = False) -> Ar
 
 
 def _derived(seed: int, step: int) -> Iterator[tuple[str, int]]:
-    # Seeds that a loop may have computed from the published seed of a step and the step's number
+    # Yields seeds that a loop may compute from a step's published seed and the step's number, by a name for the report
     seed = seed if seed >= 0 else seed % _SEEDS_END
     yield from ((f"seed + {k}", seed + k) for k in range(1, 9))
     yield from ((f"seed + {k} * step", seed + k * step) for k in (1, 10, 100, 1000))
@@ -185,8 +186,8 @@ def _derived(seed: int, step: int) -> Iterator[tuple[str, int]]:
 
 
 def _noise_from_directions(lab: Lab, level: float) -> Verdict:
-    # A generator may draw a step's noise from the seed that is published for the step's direction. The noise may begin
-    # at any of the generator's first numbers, at the same one in all steps
+    # Tests whether a step's noise is in the numbers of a generator with the step's published seed, beginning at the
+    # same number in all steps
     run = lab.loop.run(**lab.runs.paired(_DIRECTIONS_SEED), **lab.runs.frozen, **lab.noise.repeat_changes)
     noise = lab.noise.residual(None, lab.noise.repeat_changes, _DIRECTIONS_SEED)
     if run.seeds is None:
@@ -218,7 +219,7 @@ def _noise_from_directions(lab: Lab, level: float) -> Verdict:
 
 
 def _noise_shown(lab: Lab, level: float) -> Verdict:
-    # What a second run with the same seed shows as well does not come from fresh noise, and is left out
+    # What a second run with the same seed also shows does not come from fresh noise, and is left out
     changes = {**lab.runs.frozen, **(lab.runs.repeatable or {})}
     first = lab.runs.attempt(**lab.runs.paired(_SHOWN_SEED), **changes)
     second = lab.runs.attempt(seed=_SHOWN_SEED, **changes)
@@ -256,8 +257,8 @@ def _noise_shown(lab: Lab, level: float) -> Verdict:
 
 
 def _seed_told(lab: Lab) -> str:
-    # Returns a sentence for the report if each of three runs with different seeds shows its seed plus a constant, such
-    # as 0; "" if none does, or if the seed makes neither noise nor batches, so that it may be shown
+    # Returns a sentence for the report if each of three runs with different seeds shows its seed plus a constant (which
+    # may be 0); "" if not, or if neither noise nor batches follow from the seed, so that it may be shown
     runs = [lab.runs.attempt(seed=seed) for seed in _TOLD_SEEDS]
     told = [
         {number - seed for number in _integers(run)} if run else set()
@@ -274,8 +275,8 @@ def _seed_told(lab: Lab) -> str:
 
 
 def _with_noise(lab: Lab, run: LoopOutput, quiet: Array | None) -> tuple[Array, Array]:
-    # Returns the numbers that a run releases and the noise in them, as two vectors of one length, which are empty if
-    # the noise cannot be told. `quiet` are the releases of a run almost without noise but otherwise the same
+    # Returns the numbers that a run releases and the noise in them, as two vectors of one length, empty if the noise is
+    # unknown. `quiet` are the releases of a run that is the same but has almost no noise
     if quiet is None or run.releases is None:
         return np.empty(0), np.empty(0)
     rows = lab.runs.comparable(run)
@@ -284,14 +285,14 @@ def _with_noise(lab: Lab, run: LoopOutput, quiet: Array | None) -> tuple[Array, 
 
 
 def _output_with_noise(run: LoopOutput, released: Array, noise: Array, level: float) -> str | None:
-    # Returns the name of an output that contains the noise times a constant, if there is one. As releases contain the
-    # noise, an output counts as the noise only if it is much nearer to it than they are
+    # Returns the name of an output that contains the noise times a constant, or None. An output must be much nearer to
+    # the noise than the releases are, which contain it too
     if noise.size < _FEWEST_NUMBERS:
         return None
     near = min(_NEAR_NOISE, _NEARER_THAN * float(_sine(released[None], noise)[0]))
     shown = [one for output, value in run.shown.items() for one in contents(output, value)]
     windows = sum(_NOISE_STRIDES * min(_NOISE_STARTS, len(content)) for _, content in shown)
-    # Nothing is said if numbers unrelated to the noise would count as it with a probability above the level
+    # None if unrelated numbers would match the noise with a probability above the level
     if 2 * stats.beta.cdf((1 - math.sqrt(1 - near**2)) / 2, *[(noise.size - 1) / 2] * 2) * windows > level:
         return None
     for name, content in shown:
@@ -305,14 +306,14 @@ def _output_with_noise(run: LoopOutput, released: Array, noise: Array, level: fl
 
 
 def _sine(rows: Array, noise: Array) -> Array:
-    # Of the angle between each row and the noise; 1 if it is undefined, as for a row of zeros
+    # Returns the sine of the angle between each row and the noise; 1 if it is undefined, as for a row of zeros
     with np.errstate(all="ignore"):
         rest = rows - np.outer(rows @ noise / (noise @ noise), noise)
         return np.asarray(np.nan_to_num(np.sqrt((rest**2).sum(axis=1) / (rows**2).sum(axis=1)), nan=1.0, posinf=1.0))
 
 
 def _contents(outcome: LoopOutput) -> Iterator[tuple[str, bytes]]:
-    # Every output as bytes, in which words and digits can be looked for
+    # Yields pairs (name, bytes) of all outputs, in which words and digits can be looked for
     for name, value in outcome.shown.items():
         if isinstance(value, bytes):
             yield from unpacked(name, value)

@@ -1,9 +1,10 @@
 """Checks that one record cannot change a release by more than claimed.
 
-They compare quiet runs, which have almost no noise, on neighbouring data sets. Changes are measured in clips: one clip
-is the largest change that the claim allows to a record's contribution.
-A check is a function (lab, level) -> verdict. It runs the audited training loop by experiments of `lab`, a `Lab`, and
-may report a loop that does what it claims with probability at most `level`.
+They compare runs with almost no noise on neighbouring data sets. Changes are measured in clips, that is, in multiples
+of the largest norm that the claim allows a record's contribution.
+
+A check is a function (lab, level) -> verdict. It runs the audited training loop by experiments of `lab`, a `Lab`. If
+the loop does what it claims, the check reports a violation with probability at most `level`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,16 +23,16 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
 _CLIP_ROUNDING = 1e-3
-"""Changes may exceed their limit by this share and by this many clips; rounding in float32 and the noise of quiet runs
-cause smaller errors."""
-_MOVE_DRAWS, _LATER_DRAWS = 6, 3  # First steps are compared under 6 draws of the noise, and later steps under 3
+"""A change may exceed its limit by this share of the limit plus this many clips. Rounding in float32 and the noise of
+runs with almost no noise cause smaller errors."""
+_MOVE_DRAWS, _LATER_DRAWS = 6, 3  # How many draws of the noise first steps and later steps are compared under
 _DROWNING, _FARTHER = 1e5, (10.0, 100.0)
-"""With 1e5 times the claimed noise, and a step size that is 1e5/10 and 1e5/100 times smaller, noise alone moves the
-weights, 10 and 100 times as far as in training."""
-_FOLLOWS = 0.3  # With noise `_DROWNING`, one record's change of the weights changes later steps by less than 0.3 clips
-_AGAINST = 1e3  # In one data set, a record that pulls against all others is scaled by this factor
-_NO_EFFECT = 1e-6  # A change of a release by less than this many clips counts as none
-_ABOVE = (1.5, 2.5)  # Nearly clipped records are scaled by this too, as clips can be wrong just above the clip alone
+"""With 1e5 times the claimed noise and a step size that is 1e5/10 (or 1e5/100) times smaller, the noise moves the
+weights about 10 (or 100) times as far as in training, and one record hardly moves them."""
+_FOLLOWS = 0.3  # With noise `_DROWNING`, a record changes later steps by less than 0.3 clips by way of the weights
+_AGAINST = 1e3  # The factor by which a record that pulls against all others is scaled, in one data set
+_NO_EFFECT = 1e-6  # A release that changes by less than this many clips counts as unchanged
+_ABOVE = (1.5, 2.5)  # Factors of a nearly clipped record, since a clip may be wrong only just above its limit
 _MEND_CLIP = (
     "clip each record's own contribution (all its numbers together, in L2 norm) before anything is summed or averaged;"
     " compute nothing else from several records: no batch statistics, no scaling by the data's mean or largest norm;"
@@ -42,7 +43,7 @@ _MEND_FINITE = "map what is not finite to a fixed value within the clip, record 
 
 
 class _Move(NamedTuple):
-    # How far the release of a step moves between a data set and its neighbours, at most
+    # The largest change of a step's release between a data set and its neighbours
 
     what: str  # Describes the neighbours in words
     clips: float  # The change, in clips (multiples of the claimed clip)
@@ -50,12 +51,12 @@ class _Move(NamedTuple):
 
     @property
     def most(self) -> float:
-        # With room for rounding
+        # The largest change, in clips, that counts as allowed, with room for rounding
         return self.allowed * (1 + _CLIP_ROUNDING) + _CLIP_ROUNDING
 
 
 def _bases(lab: Lab) -> Iterator[tuple[str, Records]]:
-    # Yields data sets, by a name for the report, whose neighbours, with one record exchanged or removed, are tried
+    # Yields data sets, by a name for the report, that are compared with their neighbours
     records, nearly, loudest = lab.loop.records, lab.influence.nearly_clipped, lab.influence.loudest
     yield "the records given", records
     yield "records a thousand times as large", datasets.scaled(records, 1e3)
@@ -79,8 +80,8 @@ def _bases(lab: Lab) -> Iterator[tuple[str, Records]]:
 
 
 def _neighbour_moves(lab: Lab) -> Iterator[_Move]:
-    # The first and the middle record of each data set are exchanged for extreme ones and, unless neighbours replace one
-    # record, removed (add-remove, if the loop can) or exchanged for one without effect. Runs have almost no noise
+    # Yields changes between runs with almost no noise. The first and the middle record of each data set are exchanged
+    # for extreme ones and, except under replace-one, removed (if the loop can) or exchanged for one without effect
     nothing, removes = _without_effect(lab), lab.claim.relation == Relation.ADD_REMOVE
     for name, data in _bases(lab):
         base = lab.runs.at_start(data)
@@ -93,8 +94,8 @@ def _neighbour_moves(lab: Lab) -> Iterator[_Move]:
             if removes and lab.influence.takes_one_less:
                 rows = lab.runs.at_start(datasets.removed(data, place))
                 yield _Move(f"{name}, record {place} removed", _clips(lab, rows, base), 1.0)
-                # Where a loop clips groups of records, one record less may also mean one group less. From n - 1 to
-                # n - 2 records the number of groups stays, so that the groups themselves are compared
+                # If a loop clips groups of records, one record less may mean one group less. From n - 1 to n - 2
+                # records the number of groups stays, so that changes of the groups show
                 less = datasets.removed(data, len(data) - 1)
                 before, rows = (lab.runs.at_start(one) for one in (less, datasets.removed(less, place)))
                 if before is not None and np.isfinite(before).all():
@@ -105,8 +106,8 @@ def _neighbour_moves(lab: Lab) -> Iterator[_Move]:
 
 
 def _without_effect(lab: Lab) -> Any:
-    # For loops that cannot be run with one record less: exchanging a record for one that adds nothing to a sum is like
-    # removing it
+    # Returns a record that adds nothing to a sum, or None. Exchanging a record for it is like removing the record, for
+    # loops that cannot be run with one record less
     record = datasets.scaled(lab.loop.records[0], 0.0)
     if lab.claim.relation == Relation.REPLACE_ONE:
         return None
@@ -115,12 +116,12 @@ def _without_effect(lab: Lab) -> Any:
 
 
 def _coupled_moves(lab: Lab) -> Iterator[_Move]:
-    # One record is exchanged, and the noise, of the claimed size, is the same. A step may change by two clips. It
-    # changes by more if the loop chooses something by the records, such as a clip or a learning rate
+    # Yields changes between runs with equal noise of the claimed size, if one record is exchanged. A step may change by
+    # two clips, and changes by more if the loop chooses a clip or a learning rate, say, by the records
     first = lab.loop.records[0]
     others = [*(lab.influence.pair or ())[:2], *(datasets.scaled(first, factor) for factor in (0.0, 1e6, -1e6))]
     data_sets = [datasets.replaced(lab.loop.records, 0, record) for record in others]
-    # Where weights move, later steps may follow from the noise of earlier steps, so only first steps are compared
+    # If weights move, later steps follow from earlier releases, so only first steps are compared
     moving = {"step_size": lab.loop.step_size} if lab.loop.step_size and lab.claim.steps > 1 else {}
     for how, steps in (*([(lab.runs.frozen, slice(None))] if lab.runs.frozen else []), (moving, slice(0, 1))):
         for number, (plain, *runs) in enumerate(lab.runs.coupled(data_sets, range(_MOVE_DRAWS), **how)):
@@ -134,9 +135,9 @@ def _coupled_moves(lab: Lab) -> Iterator[_Move]:
 
 
 def _later_moves(lab: Lab, data_sets: list[Records]) -> Iterator[_Move]:
-    # The data sets differ in the first record only. The noise is the same on all of them, and so large that the weights
-    # move by it alone. So the record may change a later step by two clips, as it may the first. A larger change shows
-    # what a loop carries from step to step without noise, such as a snapshot's gradient
+    # Yields the largest change of a step between data sets that differ in the first record. The noise is equal, and so
+    # large that it alone moves the weights. So the record may change later steps too by two clips. A larger change
+    # means that the loop carries something from step to step without noise, such as a stored gradient
     base = lab.runs.base.releases
     if not lab.loop.step_size or not lab.runs.noise_obeyed or lab.loop.from_weights or lab.view.adaptive:
         return
@@ -152,13 +153,13 @@ def _later_moves(lab: Lab, data_sets: list[Records]) -> Iterator[_Move]:
         ]
         if found:
             what = "a later step, one record exchanged, with noise that is the same and moves the weights"
-            # The median leaves out a single draw in which a loop happens to choose otherwise by what it released
+            # The median ignores a single draw in which releases happen to make the loop choose something else
             yield _Move(what, float(np.median(found)), 2.0)
 
 
 def _farthest(outputs: Sequence[LoopOutput | None], unit: float) -> float | None:
-    # Returns the largest change of a step between any two of the runs, as a multiple of `unit`, the norm of what one
-    # clip adds to a release; None if fewer than two runs have finite releases of one shape
+    # Returns the largest change of a step between two of the runs, in units of `unit`, the norm of what one clip adds
+    # to a release; None if fewer than two runs have finite releases of one shape
     rows = [run.releases for run in outputs if run is not None and run.releases is not None]
     whole = [row for row in rows if row.shape == rows[0].shape and np.isfinite(row).all()]
     if len(whole) < 2:
@@ -166,14 +167,13 @@ def _farthest(outputs: Sequence[LoopOutput | None], unit: float) -> float | None
     clips = max(float(norms(one - other).max()) for k, one in enumerate(whole) for other in whole[:k]) / unit
     single = all(np.array_equal(row, row.astype(np.float32)) for row in whole)
     slack = 4 * 2.0 ** (-24 if single else -50) * float(norms(whole[0]).max()) / unit + _FOLLOWS
-    # A change above two clips, the most allowed, is lowered by what rounding and a difference of the weights may add to
-    # it
+    # A change above the allowed two clips is reduced by what rounding and different weights may add to it
     return clips if clips <= 2 else max(2.0, clips - slack)
 
 
 def _clips(lab: Lab, rows: Array | None, base: Array) -> float:
-    # Returns the largest change of a step's release between two data sets, in clips; 0 if the loop refused one data
-    # set, or if its releases there cannot be compared. Only steps that were made on both are compared
+    # Returns the largest change of a step between two runs with the releases `rows` and `base`, in clips; 0 if `rows`
+    # is None (the run failed) or cannot be compared. Only steps that both runs made are compared
     if rows is None or rows.shape[1:] != base.shape[1:] or not np.isfinite(rows).all():
         return 0.0
     both = min(len(rows), len(base))
@@ -181,7 +181,8 @@ def _clips(lab: Lab, rows: Array | None, base: Array) -> float:
 
 
 def _until_first(lab: Lab, moved: Array) -> Array:
-    # In adaptive loops the steps after the first change may depend on the release that changed, so they count as 0
+    # Returns `moved`, the change of each step in clips, with 0 after the first change if the loop is adaptive, since
+    # later steps may then follow from the release that changed
     if not lab.view.adaptive:
         return moved
     changes = (moved > _NO_EFFECT).astype(np.int64)
@@ -190,7 +191,7 @@ def _until_first(lab: Lab, moved: Array) -> Array:
 
 
 def _moves(lab: Lab, level: float) -> Verdict:
-    # Exchanging a record may change a step by two clips, and removing one by one clip
+    # Violated if exchanging a record changes a step by more than two clips, or removing one by more than one clip
     if lab.runs.repeatable is None:
         return untested(NOT_REPEATABLE)
     if missing := [name for name in lab.view.adaptive if name not in lab.runs.base.shown]:
@@ -238,7 +239,7 @@ def _finite(lab: Lab, level: float) -> Verdict:
 
 
 def _ends_variously(lab: Lab) -> bool:
-    # Whether the number of steps depends on finite records too, as it does in loops that end early
+    # Returns whether the number of steps also depends on finite records, as in loops that end early
     records = lab.loop.records
     runs = [lab.runs.at_start(datasets.replaced(records, 0, record)) for record in datasets.extremes(records)]
     return len({len(rows) for rows in runs if rows is not None}) > 1
