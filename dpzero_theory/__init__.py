@@ -14,9 +14,8 @@
 
     report = dz.audit(train, records, dz.Claim(...), dz.View(...))
 
-The names in `__all__` are what this package promises. Every other module may move at any time. Names are loaded when
-they are first used, and PyTorch only by the three makers, and by verify when it is called; to import this package
-touches nothing else.
+The names in `__all__` are stable; every other module may move at any time. Names are imported when they are first used.
+PyTorch is imported only by the functions whose name begins with "make_", and by `verify` when it is called.
 """
 
 from typing import TYPE_CHECKING
@@ -76,7 +75,7 @@ _NAMES = {
     "audit": ("audit",),
     "audit.claim": ("Claim", "View"),
 }
-"""For each module of this package, by its path below the package, those of its names that the package itself offers."""
+"""For each module of this package, by its dotted name below the package, the names that the package offers from it."""
 
 __all__ = [  # noqa: RUF022  # The names are in the order in which a user meets them
     "Step", "Poisson", "FixedSize", "FullBatch", "RandomAllocation", "CyclicPoisson", "TruncatedPoisson", "FixedOrder",

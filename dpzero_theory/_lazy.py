@@ -1,4 +1,4 @@
-"""Names that a package offers from its modules, each imported when the name is first used."""
+"""Lazy imports: names that a package offers from its modules, each imported when the name is first used."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -7,16 +7,15 @@ from typing import Any
 
 
 def lazily(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """Return the function `__getattr__` for the module of a package, which looks up its names in other modules.
+    """Returns a function to assign to `__getattr__` in a package's `__init__.py`, which imports names on first use.
 
-    That function raises AttributeError for a name that the package does not offer, and what the import of the name's
-    module raises.
+    The function raises AttributeError for a name that the package does not offer, and passes on errors of the import.
 
     Args:
-        package: the package's full name, `__name__` in its module.
+        package: the package's full name, `__name__` in its `__init__.py`.
         names: for each module, by its dotted name below the package, the names in it that the package offers, as in
-            {"audit.claim": ["Claim", "View"]}. With the package's own child `audit` listed under its own name, as in
-            {"audit": ["audit"]}, the module itself is offered.
+            {"audit.claim": ["Claim", "View"]}. A child module is itself offered if it is listed under its own name, as
+            in {"audit": ["audit"]}.
     """
     homes = {name: module for module, offered in names.items() for name in offered}
 

@@ -1,8 +1,4 @@
-"""Searches for the point at which a monotone condition changes, with the answer always on a stated side of that point.
-
-The root finders of `scipy.optimize` return a number near the root. A certified bound must be on the safe side of it,
-and some conditions answer only yes or no.
-"""
+"""Searches for the point at which a monotone condition changes. The answer is always on a stated side of that point."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +13,7 @@ from dpzero_theory.check import Array
 _Number = TypeVar("_Number", int, float)
 _X = TypeVar("_X", int, float, Array)
 _MOST_HALVINGS = 2200
-"""An interval between two float64 cannot be halved so often: they have 2,098 powers of 2 and 52 binary digits."""
+"""An interval between two float64 cannot be halved more often: they have 2,098 powers of 2 and 52 binary digits."""
 
 
 def halved(
@@ -27,23 +23,22 @@ def halved(
     times: int = _MOST_HALVINGS,
     middle: Callable[[_X, _X], _X] | None = None,
 ) -> tuple[_X, _X]:
-    """Narrow down an interval around the point at which a condition, true at `low` and false at `high`, changes.
+    """Narrows an interval around the point at which a condition, true at `low` and false at `high`, changes.
 
-    For example `halved(lambda x: x * x < 2, 1.0, 2.0)` returns the two floats around the square root of 2. The ends
-    need not be in order: with low > high the condition holds to the right of the point.
+    For example `halved(lambda x: x * x < 2, 1.0, 2.0)` returns the two floats around the square root of 2. `low` may be
+    larger than `high`.
 
     Args:
-        holds: the condition, a function of a point. For arrays it returns an array of booleans, and each entry is a
-            search of its own.
+        holds: a function from a point to the truth of the condition. For arrays it returns an array of booleans, and
+            each entry is searched independently.
         low, high: the ends of the interval. `holds` is not called at them; it is taken to be true at `low` and false at
             `high`.
-        times: how often the interval is divided at most. By default the search ends only as `middle` says.
-        middle: a function that takes the present ends (low, high) and returns the point that is tried next; None takes
-            their mean, a float. The search ends if that point is one of the ends, for arrays once this is so for every
-            entry.
+        times: the most divisions of the interval. By default the search ends only as `middle` says.
+        middle: a function from the present ends (low, high) to the point to try next, or None for their mean as a
+            float. The search ends once that point equals one of the ends; for arrays, once this is so for every entry.
 
     Returns:
-        The new ends. The first is `low` or a point at which the condition is true, the second is `high` or a point at
+        The new ends. The first is `low` or a point at which the condition is true; the second is `high` or a point at
         which the condition is false.
     """
     for _ in range(times):
@@ -68,22 +63,22 @@ def outward(
     growth: float = 2,
     most: _Number | float | None = None,
 ) -> tuple[_Number, _Number]:
-    """Go from a point in one direction, in steps of growing length, until a condition holds.
+    """Goes from a point in one direction, in steps of growing length, until a condition holds.
 
     For example `outward(lambda x: x > 5, 1.0, 1.0)` tries 1, 2, 4 and 8, and returns (4.0, 8.0).
 
     Args:
-        meets: the condition, a function of a point.
+        meets: a function from a point to the truth of the condition.
         start: the first point that is tried.
         step: the distance from the first point to the second; negative to go down.
-        growth: how many times as long each step is as the step before; an integer if the points are integers.
-        most: where the search ends in any case; None for infinity (-infinity if step < 0), which
-            floats reach and integers never do.
+        growth: the length of each step over that of the step before; an integer if the points are integers.
+        most: the point at which the search ends in any case; None for infinity (-infinity if step < 0), which floats
+            reach and integers never do.
 
     Returns:
-        A pair (before, found). If `start` meets the condition, both are `start`. Otherwise `found` is the first of the
-        tried points that meets it or, if none before `most` does, `most`, which is not tried; and `before` is the point
-        before `found`, which does not meet it.
+        A pair (before, found). `found` is the first tried point that meets the condition, or `most`, which is not
+        tried, if none does. `before` is the tried point before `found`, which does not meet the condition; it is
+        `start` if `start` meets it.
     """
     end = math.copysign(math.inf, step) if most is None else most
     before = here = start
@@ -95,17 +90,17 @@ def outward(
 
 
 def roots(function: Callable[[Array], Array], low: Array, high: Array | None = None, *, rising: bool) -> Array:
-    """Return the root of a monotone function in each of several intervals.
+    """Returns the root of a monotone function in each of several intervals.
 
-    A root here is a float: of the two neighbouring floats between which the function changes its sign, the one at which
-    the function is at most 0.
+    Of the two neighbouring floats between which the function changes its sign, the root is the one at which the
+    function is at most 0.
 
     Args:
         function: a function of an array, computed entry by entry; it rises or falls strictly, up to rounding errors.
-        low, high: arrays of one shape, the ends of the intervals, 0 <= low. Callers guarantee that each interval has a
-            root. If high is None, low must be positive, and upper ends are found by multiplying by 1.25 until there is
-            a root.
-        rising: whether the function rises.
+        low, high: arrays of the same shape, the ends of the intervals, 0 <= low. Each interval must have a root; this
+            is not checked. If `high` is None, `low` must be positive, and is multiplied by 1.25 until there is a root
+            below it.
+        rising: True if the function rises, False if it falls.
 
     Returns:
         The roots, an array of the shape of `low`.
@@ -128,10 +123,10 @@ def roots(function: Callable[[Array], Array], low: Array, high: Array | None = N
 
 
 def _enclosed(function: Callable[[Array], Array], low: Array, high: Array, rising: bool) -> tuple[Array, Array]:
-    """Return ends (low, high) around the root of `function` in each interval [low, high], by the secant method.
+    """Returns ends (low, high) around the root of `function` in each interval [low, high], by the secant method.
 
-    `function` is monotone and computed entry by entry; `rising` says whether it rises. The new ends are about 2^-44
-    times the root away from the root. Where the secant method fails, they are the given `low` or `high`.
+    `function` is monotone and computed entry by entry; it rises if `rising` is True. The new ends are about 2^-44 times
+    the root away from the root. Where the secant method fails, they are the given `low` or `high`.
     """
     below, above, before, x = low, high, low, high
     value = function(x)
@@ -155,13 +150,13 @@ def _enclosed(function: Callable[[Array], Array], low: Array, high: Array, risin
 
 
 def smallest(meets: Callable[[_Number], bool], low: _Number, high: _Number, tolerance: float = 1e-12) -> _Number | None:
-    """Return the smallest number in [low, high] that meets a condition which, as numbers grow, stays true once true.
+    """Returns the smallest number in [low, high] that meets a condition that stays true, once true, as numbers grow.
 
     Args:
-        meets: the condition, a function of a number.
+        meets: a function from a number to the truth of the condition.
         low, high: the ends of the search, low > 0. If both are integers, only integers are tried.
-        tolerance: for floats, the returned number meets the condition, and exceeds the smallest number that does by at
-            most `tolerance` times itself. For integers it is ignored.
+        tolerance: for floats, the largest relative amount by which the returned number, which meets the condition, may
+            exceed the smallest one. For integers it is ignored.
 
     Returns:
         The number, or None if `high` does not meet the condition.
@@ -183,9 +178,10 @@ def smallest(meets: Callable[[_Number], bool], low: _Number, high: _Number, tole
 
 
 def largest(meets: Callable[[int], bool], low: int, high: int) -> int | None:
-    """Return the largest integer in [low, high] that meets a condition which, as integers grow, stays false once false.
+    """Returns the largest integer in [low, high] that meets a condition that stays false, once false, as integers grow.
 
-    `meets` is the condition. Returns None if `low` does not meet it. Raises ValueError unless low > 0.
+    `meets` is a function from an integer to the truth of the condition. Returns None if `low` does not meet it. Raises
+    ValueError unless low > 0.
     """
     check.real("low", low, above=0)
     if not meets(low):

@@ -1,9 +1,8 @@
-"""Validation of arguments: an error is one clear line that names the argument, the rule and the value.
+"""Validation of arguments. An error message is one line that names the argument, the rule and the value.
 
-Every public function passes its numbers through one of these functions. They raise `ValueError` (never `TypeError`, so
-that a caller has one thing to catch). A rule is stated positively, and whatever does not satisfy it is refused, NaN
-included. `PreconditionError`, a kind of ValueError, is raised if every argument is in its range and there is no answer
-for them nevertheless, mostly since an assumption of a theorem is not met. No value is changed to fit.
+The functions raise `ValueError`, never `TypeError`, so a caller has one exception to catch. Values are never changed to
+fit a rule. `PreconditionError`, a kind of ValueError, is raised if every argument is in its range, but together they
+have no answer.
 """
 
 import inspect
@@ -22,14 +21,15 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _NUMBERS = (int, float, np.integer, np.floating)
 _KINDS = {int: "an integer", float: "a number", str: "a text", bool: "true or false", dict: "an object", list: "a list"}
-"""The words by which error messages name the Python type of a JSON value."""
+"""What error messages call the Python type of a JSON value."""
 
 
 class PreconditionError(ValueError):
     """Raised if every argument is in its range, but there is no answer for them together.
 
-    Mostly an assumption of a theorem is not met. Others are a target that every value or none meets, data that do not
-    allow a measurement (such as losses without a slope), and an optional package that is not installed.
+    In most cases an assumption of a theorem is not met. Other cases are a target that every value or no value meets,
+    data that do not allow a measurement (such as losses without a slope), and an optional package that is not
+    installed.
     """
 
 
@@ -45,16 +45,15 @@ def _exact(number: float) -> str:
 
 
 def shown(value: object) -> str:
-    """Return the repr of `value` for an error message, cut to 60 characters."""
+    """Returns the repr of `value` for an error message, cut to 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def printable(text: str) -> str:
-    """Return `text` in one line of printable ASCII characters, with an escape for every other character.
+    """Returns `text` in one line of printable ASCII characters, with an escape sequence for every other character.
 
-    Text that came from a file can then hold no line break, no control sequence of a terminal and no letter that looks
-    like another one.
+    Text from a file can then hold no line break, no control sequence of a terminal and no look-alike letter.
     """
     return "".join(c if " " <= c <= "~" else c.encode("unicode_escape").decode("ascii") for c in text)
 
@@ -68,10 +67,10 @@ def real(
     below: float = math.inf,
     at_most: float = math.inf,
 ) -> float:
-    """Return `value` as a finite float with above < value < below and at_least <= value <= at_most.
+    """Returns `value` as a finite float with above < value < below and at_least <= value <= at_most.
 
-    Any other value raises ValueError with the argument's name, `name`: NaN, an infinity, a string, a boolean, a complex
-    number, an integer too large for a float.
+    Any other value raises ValueError: NaN, an infinity, a string, a boolean, a complex number, an integer too large for
+    a float. `name` is the name of the argument in the error message.
     """
     if isinstance(value, _NUMBERS) and not isinstance(value, bool):
         try:
@@ -85,9 +84,9 @@ def real(
 
 
 def integer(name: str, value: Any, *, at_least: int = 1, at_most: int = 10**18) -> int:
-    """Return `value` as an int with at_least <= value <= at_most; integral floats such as 1e4 are accepted.
+    """Returns `value` as an int with at_least <= value <= at_most; integral floats such as 1e4 are accepted.
 
-    Any other value, such as 2.5, a boolean or NaN, raises ValueError with the argument's name, `name`.
+    Any other value, such as 2.5, a boolean or NaN, raises ValueError. The error message calls it `name`.
     """
     number = isinstance(value, _NUMBERS) and not isinstance(value, bool)
     if number and at_least <= value <= at_most and value == math.floor(value):
@@ -96,9 +95,9 @@ def integer(name: str, value: Any, *, at_least: int = 1, at_most: int = 10**18) 
 
 
 def choice(name: str, value: object, options: Collection[str]) -> str:
-    """Return `value` if it is one of the texts `options`; else raise ValueError.
+    """Returns `value` if it is one of the texts `options`; else raises ValueError.
 
-    The message names the argument, `name`, and the options.
+    The error message names the argument, `name`, and lists the options.
     """
     if isinstance(value, str) and value in options:
         return value
@@ -117,18 +116,16 @@ _OTHER_WORDS = {
     **dict.fromkeys(("collate_fn", "data_collator"), "collate"),
     **dict.fromkeys(("optimizer", "optim"), "update"),
 }
-"""Names that other libraries or papers have for a setting, each with this library's name.
-
-The error message for an unknown setting suggests this library's name.
-"""
+"""Names that other libraries or papers use for a setting, each with this library's name, which the error message for an
+unknown setting suggests."""
 
 
 def settings(given: Mapping[str, object], known: Collection[str], required: Collection[str] = ()) -> None:
-    """Check the names of settings that a user gave; raises ValueError for an unknown name or a missing one.
+    """Raises ValueError if a user's settings have an unknown name, or lack a required one.
 
     Args:
         given: the settings, values by name.
-        known: the names that are allowed. The message for an unknown name suggests the nearest allowed name.
+        known: the allowed names. The error message for an unknown name suggests the nearest allowed name.
         required: the names that must be in `given`.
     """
     for name, value in given.items():
@@ -143,9 +140,9 @@ def settings(given: Mapping[str, object], known: Collection[str], required: Coll
 
 
 def names_of(function: Callable[..., object]) -> tuple[list[str], list[str]]:
-    """Return the names of all arguments of a function, and the names of those that have no default.
+    """Returns two lists: the names of all arguments of `function`, and the names of those without a default.
 
-    If the function takes further arguments by a TypedDict (`**options: Unpack[Options]`), its entries are among them.
+    If the function takes keyword arguments of a TypedDict (`**options: Unpack[Options]`), its entries are included.
     """
     known, required = [], []
     for name, argument in inspect.signature(function).parameters.items():
@@ -160,10 +157,10 @@ def names_of(function: Callable[..., object]) -> tuple[list[str], list[str]]:
 
 
 def named(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Decorate `function` so that unknown or missing argument names raise a ValueError with the message of `settings`.
+    """Decorates `function` so that an unknown or missing argument name raises a ValueError with a helpful message.
 
-    Python itself would raise TypeError, without a hint such as "did you mean clip?" for `max_grad_norm`. Too many
-    positional arguments still raise TypeError.
+    The message may suggest a name, such as "did you mean clip?" for `max_grad_norm`. Without this decorator Python
+    raises TypeError. Too many positional arguments still raise TypeError.
     """
     known, required = names_of(function)
 
@@ -176,14 +173,13 @@ def named(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 def entries(name: str, value: object, types: Mapping[str, type], optional: Collection[str] = ()) -> dict[str, Any]:
-    """Return `value` if it is a JSON object (a dict) with the right entries; else raise ValueError.
+    """Returns `value` if it is a JSON object (a dict) with the right entries; else raises ValueError.
 
     Args:
         name: what the error message calls the object.
         value: the object.
-        types: the type of each entry, by the entry's name: int, float, str, bool, dict or list. No other entry is
-            allowed. An entry of type float may be an integer; otherwise types must be exact, and a bool is not an
-            integer.
+        types: the type of each allowed entry, by the entry's name: int, float, str, bool, dict or list. An entry of
+            type float may be an integer; otherwise types must be exact, and a bool is not an integer.
         optional: the names of entries that may be missing.
     """
     if not isinstance(value, dict):
@@ -200,10 +196,10 @@ def entries(name: str, value: object, types: Mapping[str, type], optional: Colle
 
 
 def types_of(kind: type) -> dict[str, type]:
-    """Return the type of each field of the dataclass `kind` by the field's name, for the argument `types` of `entries`.
+    """Returns the type of each field of the dataclass `kind`, by name, for the argument `types` of `entries`.
 
-    Fields whose type is not a class, such as `int | None`, are left out. Since `entries` refuses entries without a
-    type, the caller has to add a type for them.
+    Fields whose type is not a class, such as `int | None`, are left out. The caller has to add a type for them, since
+    `entries` refuses entries without a type.
     """
     return {field.name: field.type for field in fields(kind) if isinstance(field.type, type)}
 
@@ -217,10 +213,10 @@ def real_array(
     below: float = math.inf,
     at_most: float = math.inf,
 ) -> Array:
-    """Return `value` as a float64 array whose entries x are finite with above < x < below and at_least <= x <= at_most.
+    """Returns `value` as a float64 array of finite entries x with above < x < below and at_least <= x <= at_most.
 
-    The array may have any shape, and may be empty. Any other value raises ValueError with the argument's name, `name`,
-    and the first entry that breaks the rule; booleans, texts and objects are no numbers.
+    The array may have any shape, and may be empty. Any other value raises ValueError, with the argument's name `name`
+    and the first entry that breaks the rule. Arrays of booleans, texts or objects are refused.
     """
     raw = np.asarray(value)
     wrong = value
@@ -234,6 +230,6 @@ def real_array(
 
 
 def precondition(holds: bool, statement: str) -> None:
-    """Raise PreconditionError(`statement`) unless `holds` is true."""
+    """Raises PreconditionError with the message `statement` unless `holds` is true."""
     if not holds:
         raise PreconditionError(statement)

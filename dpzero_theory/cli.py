@@ -1,9 +1,9 @@
-"""The argument parser of all commands: bad input ends in one line that names the flag, the rule and the value.
+"""The argument parser of all commands. Bad input ends in exit status 2 and a line that names flag, rule and value.
 
-The exit status is then 2. A command is a module with `_parser() -> Parser` and `main(argv) -> int`, where argv is the
-list of words after the command. `number`, `integer` and the functions for files and folders serve as the `type` of
-argparse's `add_argument`: they check each word while it is parsed, before anything is computed or written. In a block
-of `Parser.refusals`, errors that the library raises later become errors of the command line too, which name the flag.
+A command is a module with a function `main(argv)`, where argv is the list of words after the command. `number`,
+`integer` and the functions for files and folders are to be given as `type` to argparse's `add_argument`: they check
+each word while it is parsed, before anything is computed or written. In a block of `Parser.refusals` errors that the
+library raises later end in the same way.
 """
 
 import argparse
@@ -30,15 +30,15 @@ _WORDS = (
     (r"^unrecognized arguments: (.*)$", r"\1 must not be given: no such argument"),
     (r"^argument (\S+): ", r"\1 "),
 )
-"""Patterns of argparse's error messages, each with our own wording for such a message."""
+"""Patterns of argparse's error messages, each with the wording that replaces it."""
 _PIPE_CLOSED = 128 + 13  # The exit status of a program that SIGPIPE, signal 13, ends, as a shell shows it
 
 
 def command(main: Callable[_Words, int]) -> Callable[_Words, int]:
-    """Decorate a command's main function, so that it ends quietly if the reader of its output stops, as `head` does.
+    """Decorates a command's main function so that it ends quietly if the reader of its output stops, as `head` does.
 
-    The decorated function then loses the rest of its output and returns 141, the exit status of a program that SIGPIPE
-    ends. Otherwise it returns what `main` returns.
+    In that case the decorated function drops the rest of its output and returns 141, the exit status of a program that
+    SIGPIPE ends. Otherwise it returns what `main` returns.
     """
 
     @functools.wraps(main)
@@ -59,13 +59,13 @@ def command(main: Callable[_Words, int]) -> Callable[_Words, int]:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser for the command `python -m COMMAND`; an error message is one line.
+    """An argument parser for the command `python -m COMMAND`, whose error messages are one line.
 
     Args:
         command: the name of the module that is the command.
-        description: what the command's help says first.
-        aliases: the flag for each argument of the library whose name differs from the flag's, as in {"target_epsilon":
-            "--epsilon"}, so that error messages name the flag.
+        description: the text at the top of the command's help.
+        aliases: for error messages: the flag for each argument of the library that has another name than its flag, as
+            in {"target_epsilon": "--epsilon"}.
     """
 
     def __init__(self, command: str, description: str, aliases: Mapping[str, str] | None = None) -> None:
@@ -80,7 +80,7 @@ class Parser(argparse.ArgumentParser):
         self._negative_number_matcher = re.compile(r"^-(\.?\d|inf|nan)")
 
     def error(self, message: str) -> NoReturn:
-        """Print `message` as one line on standard error, and exit with status 2."""
+        """Prints `message` as one line on standard error, and exits with status 2."""
         for theirs, ours in _WORDS:
             message = re.sub(theirs, ours, message, flags=re.DOTALL)
         line = " ".join(message.split())
@@ -88,12 +88,13 @@ class Parser(argparse.ArgumentParser):
 
     @contextmanager
     def refusals(self, flag: str = "") -> Iterator[None]:
-        """A context manager that turns an error in its block into one line on standard error and exit status 2.
+        """Returns a context manager that turns an error in its block into one line on standard error and exit status 2.
 
         The errors are ValueError, OSError and argparse's ArgumentTypeError; others pass through.
 
         Args:
-            flag: the line begins with it, as in "--data", unless it is empty or the message begins with another flag.
+            flag: the line begins with this flag, such as "--data", unless it is "" or the message begins with another
+                flag.
         """
         try:
             yield
@@ -115,9 +116,10 @@ class Parser(argparse.ArgumentParser):
 
 
 class Several(argparse.Action):
-    """An argparse action for a flag with nargs="+" that may be given repeatedly, as in --n 1 2 --n 3.
+    """An argparse action for a flag with nargs="+" that may be repeated, as in --n 1 2 --n 3.
 
-    The parsed value is the list of all words in the order given, each word once. The first use replaces the default.
+    The parsed value is the list of all words in the order given, without repetitions. The first use replaces the
+    default.
     """
 
     def __call__(
@@ -129,10 +131,10 @@ class Several(argparse.Action):
 
 
 def number(**bounds: float) -> Callable[[str], float | int]:
-    """Return a `type` for argparse's `add_argument` that accepts a finite number within bounds.
+    """Returns a `type` for argparse's `add_argument` that accepts a finite number within bounds.
 
-    The parsed value is an int if the word is written as an integer, else a float. Other words, NaN and infinities among
-    them, raise ArgumentTypeError, as argparse expects.
+    The parsed value is an int if the word is written as an integer, else a float. Other words, also NaN and infinities,
+    raise ArgumentTypeError.
 
     Args:
         bounds: above, at_least, below and at_most, as for `check.real`; bounds that are left out are infinite.
@@ -141,9 +143,9 @@ def number(**bounds: float) -> Callable[[str], float | int]:
 
 
 def integer(at_least: int = 1, at_most: int = 10**9) -> Callable[[str], int]:
-    """Return a `type` for argparse's `add_argument` that accepts an integer x with at_least <= x <= at_most.
+    """Returns a `type` for argparse's `add_argument` that accepts an integer x with at_least <= x <= at_most.
 
-    A word such as 1e4 is an integer too. The parsed value is an int. Other words raise ArgumentTypeError.
+    The parsed value is an int, also of a word such as 1e4. Other words raise ArgumentTypeError.
     """
     return functools.partial(_parsed, check.integer, {"at_least": at_least, "at_most": at_most})
 
@@ -161,14 +163,14 @@ def _parsed(rule: Callable[..., Any], bounds: Mapping[str, float], text: str) ->
 
 
 def input_file(text: str) -> Path:
-    """Return the word `text` as a path if a file that can be read is there; else raise ArgumentTypeError."""
+    """Returns `text` as a path if a readable file is there; else raises ArgumentTypeError."""
     return _path(text, "a file that can be read", lambda path: not path.is_dir() and os.access(path, os.R_OK))
 
 
 def input_folder(*names: str) -> Callable[[str], Path]:
-    """Return a `type` for argparse's `add_argument` that accepts a readable folder that has readable files `names`.
+    """Returns a `type` for argparse's `add_argument` that accepts a readable folder with readable files `names` in it.
 
-    Other words raise ArgumentTypeError, as argparse expects.
+    The parsed value is a path. Other words raise ArgumentTypeError.
     """
     rule = "a folder that can be read" + (f" and holds {', '.join(names)}" if names else "")
 
@@ -179,18 +181,18 @@ def input_folder(*names: str) -> Callable[[str], Path]:
 
 
 def output_folder(text: str) -> Path:
-    """Return the word `text` as a path if it is a folder that can be written to, or if a folder can be made there.
+    """Returns `text` as a path if it is a writable folder, or if a folder can be made there.
 
-    Else ArgumentTypeError is raised. No folder is made yet.
+    Otherwise ArgumentTypeError is raised. No folder is made yet.
     """
     return _path(text, "a folder that can be written or made", lambda path: _takes_files(_nearest_existing(path)))
 
 
 def output_file(*suffixes: str) -> Callable[[str], Path]:
-    """Return a `type` for argparse's `add_argument` that accepts the path of a file that can be written, new or old.
+    """Returns a `type` for argparse's `add_argument` that accepts the path of a writable file, which may exist or not.
 
-    The file's folder must exist. The path must end in one of `suffixes`, such as ".csv", unless none is given. Other
-    words raise ArgumentTypeError, as argparse expects. No file is made yet.
+    The file's folder must exist. The path must end in one of `suffixes`, such as ".csv", unless none is given. The
+    parsed value is a path. Other words raise ArgumentTypeError. No file is made yet.
     """
     rule = "a file that can be written, in a folder that is there"
     if suffixes:
@@ -231,14 +233,14 @@ def _takes_files(folder: Path) -> bool:
 
 @contextmanager
 def extra(name: str, command: str) -> Iterator[None]:
-    """A context manager in whose block a missing package ends the program with exit status 2.
+    """Returns a context manager in whose block a missing package ends the program with exit status 2.
 
-    A line on standard error says how to install the package. Other errors pass through, and so does a missing module of
+    One line on standard error says how to install the package. Other errors pass through, also for a missing module of
     this library.
 
     Args:
         name: the group of optional dependencies ("extra") of this project that installs the package.
-        command: the module after `python -m`, for the line.
+        command: the command's module, as after `python -m`, for the line.
     """
     try:
         yield

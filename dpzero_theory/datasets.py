@@ -1,4 +1,4 @@
-"""The data of the tutorials, from an installed package: nothing is downloaded."""
+"""The data sets of the tutorials, read from an installed package; nothing is downloaded."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,9 +7,9 @@ from dpzero_theory.check import Array, PreconditionError
 
 
 def digits(seed: int | None = None) -> tuple[Array, NDArray[np.int64]]:
-    """Return scikit-learn's handwritten digits: pixels in [0, 1], of shape (1797, 64), and each image's digit, 0 to 9.
+    """Returns scikit-learn's handwritten digits: pixels in [0, 1], shape (1797, 64), and digits 0 to 9, shape (1797,).
 
-    An integer `seed` shuffles the images, the same one always alike; None leaves scikit-learn's order. Raises
+    An integer `seed` shuffles the images, always in the same way; None keeps scikit-learn's order. Raises
     PreconditionError if scikit-learn is not installed.
     """
     try:
@@ -22,11 +22,11 @@ def digits(seed: int | None = None) -> tuple[Array, NDArray[np.int64]]:
 
 
 def binary_digits(seed: int | None = None) -> tuple[Array, Array]:
-    """Return scikit-learn's handwritten digits with two classes: features of shape (1797, 65), and labels +1 and -1.
+    """Returns scikit-learn's handwritten digits as two classes: features, shape (1797, 65), and labels, shape (1797,).
 
-    The label is +1 for a digit of 5 or more and -1 for a smaller one. The features are the 64 pixels, in [0, 1], and a
-    constant 1. An integer `seed` shuffles the images; None leaves scikit-learn's order. Raises PreconditionError if
-    scikit-learn is not installed.
+    The label is +1 for a digit of 5 or more, else -1. The features are the 64 pixels, in [0, 1], and a constant 1. An
+    integer `seed` shuffles the images, always in the same way; None keeps scikit-learn's order. Raises
+    PreconditionError if scikit-learn is not installed.
     """
     pixels, digit = digits(seed)
     return np.hstack([pixels, np.ones((len(pixels), 1))]), np.where(digit >= 5, 1.0, -1.0)

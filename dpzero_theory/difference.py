@@ -1,17 +1,15 @@
-"""Difference rules: how a record's change of loss along a direction u is found, for the theory and for the optimiser.
+"""Difference rules: how a record's change of loss along a random direction is computed.
 
 A step of DPZero needs one number for each record and each of its K directions u_k: how fast the record's loss f changes
-along u_k at the weights x. A rule says at which points f is evaluated to find it, with smoothing lambda > 0:
+along u_k at the weights x. A rule says at which weights f is evaluated, with the smoothing lambda > 0:
 
-    central   (f(x + lambda u_k) - f(x - lambda u_k))/(2 lambda)    2 K points a step, the rule of the paper
-    forward   (f(x + lambda u_k) - f(x))/lambda                     K + 1 points: f(x) serves all directions
+    central   (f(x + lambda u_k) - f(x - lambda u_k))/(2 lambda)    2 K evaluations a step, the rule of the paper
+    forward   (f(x + lambda u_k) - f(x))/lambda                     K + 1 evaluations: f(x) serves all directions
     exact     u_k^T grad f(x), by forward-mode differentiation      no lambda; f(x) and K derivatives
 
-Where f is ell-smooth, central and forward differences differ from u^T grad f(x) by at most (ell lambda/2)||u||^2, and
-the exact rule does not differ at all. So all rules have one theorem, in which the exact one is lambda = 0.
-
-Whatever the rule, a record's K numbers are functions of that record, the weights and public directions. They are
-clipped jointly before anything is summed, so sensitivity, noise and cost are the same for all rules.
+If f is ell-smooth, central and forward differences differ from u^T grad f(x) by at most (ell lambda/2)||u||^2. So one
+theorem serves all rules; the exact rule is lambda = 0 in it. A record's K numbers are clipped jointly before they are
+summed, so sensitivity, noise and privacy cost are the same for all rules.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,28 +22,27 @@ from dpzero_theory.check import Array
 from dpzero_theory.registry import Registry
 
 Point = tuple[int, float | None]
-"""A pair (index of a direction u, shift), which asks for the records' losses at the weights x + shift u; or a pair
-(index, None), which asks for the derivatives of the losses along u at x."""
+"""A pair (index of a direction u, shift) requests the records' losses at the weights x + shift u. A pair (index, None)
+requests the derivatives of the losses along u at x."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """A difference rule: how a record's change of loss along a direction is found.
+    """A difference rule: how a record's change of loss along a direction is computed.
 
     Attributes:
         name: the rule's name in plans, commands and result files.
-        points: a function of K that returns how many evaluations of a record's loss a step with K directions takes: the
-            entries of `at`, and for derivatives the loss at x besides, which they compute too. A derivative along one
-            direction counts as one evaluation, though it takes the time of one to two.
-        at: a function of the K directions' indices in the run and lambda that returns what is to be computed, a list of
-            `Point`: pairs (index of u, shift) for losses at x + shift u, where shift is lambda, -lambda or, with any
-            index, 0 for the point x; and (index, None) for derivatives along u.
-        combine: a function of what was computed for this list, losses or derivatives as float64 of shape (entries,
-            records) in its order, and lambda, that returns the differences, already divided by lambda or 2 lambda,
-            shape (records, K). NaN and infinities pass through; the clip of the algorithm makes them finite.
-        rounded: a function of lambda that returns the factor by which an error of a computed loss or derivative, such
-            as its rounding, can grow in a difference: 1/lambda, 2/lambda, or 1 for derivatives.
-        smoothing: whether the rule shifts the weights by lambda u. The exact rule does not, and takes lambda = 0.
+        points: a function from the number K of directions to the number of evaluations of a record's loss in a step. A
+            derivative along one direction counts as one evaluation, though it takes the time of one to two.
+        at: a function of the K directions' indices in the run and the smoothing lambda. It returns what is to be
+            computed, a list of `Point`: (index of u, shift) for the losses at x + shift u, where shift is lambda or
+            -lambda, or 0 for the losses at x (with any index); (index, None) for the derivatives along u.
+        combine: a function of the computed losses or derivatives, float64 of shape (entries of this list, records), and
+            lambda. It returns the differences, already divided by lambda or 2 lambda, in an array of shape (records,
+            K). NaN and infinities pass through; the algorithm's clip makes them finite.
+        rounded: a function of lambda that returns the largest factor by which an error of a computed loss or derivative
+            can grow in a difference: 1/lambda, 2/lambda, or 1 for derivatives.
+        smoothing: True if the rule shifts the weights by lambda u; False for the exact rule, where lambda is 0.
     """
 
     name: str
@@ -56,9 +53,9 @@ class Difference:
     smoothing: bool = True
 
     def checked(self, smoothing: object) -> float:
-        """Return the smoothing lambda as a float if it fits this rule; else raise ValueError.
+        """Returns the smoothing lambda as a float if it is valid for this rule; else raises ValueError.
 
-        The smoothing must be > 0 for a rule that shifts the weights, and 0 for a rule that does not.
+        It must be > 0 for a rule that shifts the weights, and 0 for the exact rule.
         """
         if self.smoothing:
             return check.real("smoothing", smoothing, above=0)
@@ -81,7 +78,7 @@ def _forward(found: Array, smoothing: float) -> Array:
 
 
 DIFFERENCES: Registry[Difference] = Registry("difference")
-"""The difference rules by name."""
+"""The difference rules by name: "central", "forward" and "exact"."""
 for _rule in (
     Difference(
         name="central",

@@ -1,4 +1,4 @@
-"""`Registry`, a mapping of named values of one kind, such as noise laws, to which users can add their own."""
+"""`Registry`, a dictionary of named values of one kind, such as noise laws, to which users can add values."""
 
 from collections.abc import Callable
 from typing import Protocol, TypeVar
@@ -17,11 +17,12 @@ _Entry = TypeVar("_Entry", bound=_Named)
 class Registry(dict[str, _Entry]):
     """A dictionary from names to values of one kind, in the order of registration; users can add values of their own.
 
-    `registry[name]` raises ValueError for an unknown name. It also finds values that `keep` added, and makes the values
-    of families (`register_family`); `in`, `get` and iteration know only the values that `register` added.
+    `registry[name]` finds three sorts of values: those that `register` added, those that `keep` added, and those that a
+    family makes from a text (`register_family`). It raises ValueError for an unknown name. `in`, `get` and iteration
+    know only the values that `register` added.
 
     Args:
-        argument: the name, in error messages, of the argument that takes the name of a value, such as "direction".
+        argument: what error messages call the argument that takes such a name, for example "direction".
     """
 
     def __init__(self, argument: str) -> None:
@@ -31,31 +32,32 @@ class Registry(dict[str, _Entry]):
         self._unlisted: dict[str, _Entry] = {}
 
     def register(self, value: _Entry) -> _Entry:
-        """Add a value under its attribute `name`, and return the value. Raises ValueError for a name that is taken."""
+        """Adds a value under its attribute `name`, and returns the value. Raises ValueError if the name is taken."""
         if value.name in self:
             raise ValueError(f"{self.argument} must have a name of its own; got {value.name!r}, which is registered")
         self[value.name] = value
         return value
 
     def register_family(self, name: str, member: Callable[[str], _Entry]) -> None:
-        """Add a family of values: looking up the text "NAME:ARGUMENTS" then returns member("ARGUMENTS").
+        """Adds a family of values: looking up the text "NAME:ARGUMENTS" then returns member("ARGUMENTS").
 
         Args:
-            name: NAME, without a colon; a family of this name that was added before is replaced.
-            member: a function from the text ARGUMENTS, empty if NAME alone is looked up, to a value. It raises
+            name: NAME, without a colon; an earlier family of this name is replaced.
+            member: a function from the text ARGUMENTS, empty if NAME alone is looked up, to a value. It must raise
                 ValueError for a text that it does not know.
         """
         self._families[name] = member
 
     def keep(self, value: _Entry) -> None:
-        """Add a value that can be looked up by its attribute `name`, but that iteration and error messages leave out.
-        It replaces a value of the same name that `keep` added before. Values that `register` added come first."""
+        """Adds a value that can be looked up by its attribute `name`, but that iteration and error messages omit. It
+        replaces an earlier value of this name that `keep` added. A value of this name that `register` added is found
+        first."""
         self._unlisted[value.name] = value
 
     @property
     def families(self) -> tuple[str, ...]:
-        """The names that `register_family` added, in this order. A family makes the value of a text "NAME:ARGUMENTS",
-        NAME being its name, when it is looked up."""
+        """The names of the families, each of which makes a value from a looked-up text "NAME:ARGUMENTS", in the order
+        in which `register_family` added them."""
         return tuple(self._families)
 
     def __missing__(self, name: object) -> _Entry:

@@ -1,7 +1,7 @@
-"""Random directions u in R^d: laws with E[u] = 0 and E[u u^T] = I, by name.
+"""Distributions of random directions u in R^d with E[u] = 0 and E[u u^T] = I, by name.
 
-The paper draws u uniformly from the sphere sqrt(d) S^{d-1}. Gaussian directions and Rademacher directions (random
-signs) have other fourth moments. Draws are from the generator that the caller gives.
+The DPZero paper draws u uniformly from the sphere of radius sqrt(d). Gaussian directions and Rademacher directions
+(random signs) have other fourth moments.
 """
 
 import math
@@ -18,12 +18,10 @@ from dpzero_theory.check import Array
 from dpzero_theory.registry import Registry
 
 GRID = 2.0**-16
-"""The spacing of the values in `DirectionLaw.table`, so that float64 holds sums of their squares up to 2^21 exactly."""
+"""The spacing of the values in `DirectionLaw.table`. With it float64 holds sums of their squares up to 2^21 exactly."""
 _LINEAR, _CUBIC = 0.9999157028653114, 3.148687468053685e-05
-"""The coefficients a and b of the cubic a q + b q^3 in `_quantiles`.
-
-With them the table of quantiles has mean square 1 and mean fourth power 3 to 1e-6, which a test checks.
-"""
+"""The coefficients a and b of a q + b q^3 in `_quantiles`, with which the table of quantiles has mean square 1 and mean
+fourth power 3 to 1e-6."""
 
 
 def _sample_sphere(rng: np.random.Generator, size: int, d: int) -> Array:
@@ -63,22 +61,23 @@ def _quantiles() -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class DirectionLaw:
-    """A law of a random direction u in R^d with E[u] = 0 and E[u u^T] = I.
+    """A distribution of a random direction u in R^d with E[u] = 0 and E[u u^T] = I.
 
-    If `rank` is 0, the law stays the same if coordinates change signs or places.
+    If `rank` is 0, the distribution must not change if coordinates change their signs or places.
 
     Attributes:
-        name: the law's name in commands and plans.
-        sample: a function of a numpy generator, size >= 1 and d >= 1 that returns `size` vectors drawn with the
-            generator, float64 of shape (size, d). With rank >= 1 it raises PreconditionError, as shapes are not known.
-        table: a function without arguments that returns the equally likely values of a coordinate in training runs: 2
-            or 65,536 ascending multiples of 2^-16, so that sums of squares are exact; if rank >= 1, of a_j's or b_j's.
-            Their mean is 0 and their mean square 1, to 1e-6.
-        normalised: whether training runs scale a vector of coordinates from `table` to length sqrt(d).
-        fixed_norm: whether ||u|| = sqrt(d) always, as the clip of the paper's Algorithm 1 requires.
-        rank: 0 if every coordinate is drawn by itself. If it is R >= 1, the direction for a matrix of weights is
-            R^(-1/2) (a_1 b_1^T + ... + a_R b_R^T), where the vectors a_j and b_j have independent random signs; weights
-            with more axes are taken as a matrix of the first axis by all others, and biases get random signs.
+        name: the name in commands and plans.
+        sample: a function of a numpy generator, size >= 1 and d >= 1. It returns `size` independent directions drawn
+            with the generator, a float64 array of shape (size, d). If `rank` >= 1 it raises PreconditionError, as the
+            shapes of the weights are not known.
+        table: a function without arguments that returns the equally likely values of a coordinate in training runs, or
+            if `rank` >= 1 of an entry of the vectors a_j and b_j below: 2 or 65,536 ascending multiples of 2^-16, whose
+            mean is 0 and whose mean square is 1 to 1e-6.
+        normalised: True if training runs scale a vector of such coordinates to length sqrt(d).
+        fixed_norm: True if ||u|| = sqrt(d) always, which the clip of the paper's Algorithm 1 requires.
+        rank: 0 if coordinates are drawn independently. If it is R >= 1, the direction for a weight matrix is R^(-1/2)
+            (a_1 b_1^T + ... + a_R b_R^T), where the vectors a_j and b_j have independent random signs. Weights with
+            more axes count as a matrix of the first axis by all others; biases get independent random signs.
     """
 
     name: str
@@ -90,10 +89,8 @@ class DirectionLaw:
 
 
 DIRECTIONS: Registry[DirectionLaw] = Registry("direction")
-"""All laws of directions by name, the paper's sphere first; `low-rank:RANK` is one for every rank, though not listed.
-
-`theory.sharp` has the constants that its theorem needs for each of them.
-"""
+"""All distributions of directions by name, the paper's "sphere" first. "low-rank:RANK" can be looked up too, but is not
+listed. `theory.sharp` has the constants that its theorem needs for each of them."""
 
 for _law in (
     DirectionLaw(name="sphere", sample=_sample_sphere, table=_quantiles, normalised=True, fixed_norm=True),
@@ -104,11 +101,11 @@ for _law in (
 
 
 def _low_rank(text: str) -> DirectionLaw:
-    """Return the law of directions "low-rank:RANK" for the text RANK; an empty text is rank 1. In the weights with two
-    axes or more, taken as a matrix of shape (first axis, product of the others), such a direction is the sum of RANK
-    outer products of two vectors of random signs, over sqrt(RANK); in other weights it has independent random signs. It
-    cannot be drawn without the shapes of the weights, so the law's `sample` raises PreconditionError. Raises ValueError
-    unless RANK is an integer from 1 to 64."""
+    """Returns the distribution of directions "low-rank:RANK" for the text RANK; an empty text is rank 1. For weights
+    with two axes or more, taken as a matrix of shape (first axis, product of the others), a direction is the sum of
+    RANK outer products of two vectors of random signs, over sqrt(RANK). For other weights it has independent random
+    signs. Its `sample` raises PreconditionError, since shapes of weights are not known. Raises ValueError unless RANK
+    is an integer from 1 to 64."""
     if text and not (text.isdecimal() and 1 <= int(text) <= 64):
         raise ValueError(f"direction must be low-rank or low-rank:RANK, RANK from 1 to 64; got {f'low-rank:{text}'!r}")
     rank = int(text or 1)

@@ -126,9 +126,10 @@ def weak(epsilon: float, delta: float = 0.0, *, n: int | None = None, group: int
 
 def deltas_of_both_orders(history: Steps, epsilon: float) -> tuple[Bounds, Bounds]:
     """Computes bounds on the delta of a history at `epsilon` >= 0, one for each order of two neighbouring data sets.
-    Let P be the law of what is released with the record (under replace-one: with its first value), and Q that without
-    it (with its second value). The first `Bounds` are on the largest P(E) - e^epsilon Q(E) over events E, the second on
-    the largest Q(E) - e^epsilon P(E). Raises ValueError if the steps of the history have several relations."""
+    Let P be the distribution of what is released with the record (under replace-one: with its first value), and Q that
+    without it (with its second value). The first `Bounds` are on the largest P(E) - e^epsilon Q(E) over events E, the
+    second on the largest Q(E) - e^epsilon P(E). Raises ValueError if the steps of the history have several
+    relations."""
     cost = cost_of(steps_of(history))
     first, second = (replace(cost, above=(cost.above[way],) * 2, below=(cost.below[way],) * 2) for way in (0, 1))
     found = _cost_delta(first, epsilon)
@@ -347,8 +348,9 @@ def _bounds(
 ) -> Bounds:
     """Returns bounds on a number, either the delta of a cost at a given epsilon or its epsilon at a given delta. A
     bound that is not among the `ends` that the caller uses is true but may be trivial. `composed(compositions, ends)`
-    bounds the largest such number among several compositions of laws. `plain(square, end)` bounds the number for
-    Gaussian releases without sampling whose mu^2 sum to `square`, from above with `end` 0, from below with `end` 1."""
+    bounds the largest such number among several compositions (of releases with known `Law`s). `plain(square, end)`
+    bounds the number for Gaussian releases without sampling whose mu^2 sum to `square`, from above with `end` 0, from
+    below with `end` 1."""
     known, closed = cost.squares[0] < math.inf, cost.closed
     exact = known and cost.above == cost.below and cost.squares[0] == cost.squares[1] and not any(cost.zcdp)
     if exact and not closed:
@@ -386,10 +388,11 @@ def _largest(
     compositions: list[Parts],
     ends: Ends,
 ) -> Bounds:
-    """Returns bounds on the largest delta (or the largest epsilon) of several compositions of laws. The caller uses
-    only the bounds named by `ends`: "lower", "upper" or "both". `integral` bounds the number of one composition, or
-    returns None if it cannot. Compositions for which it returns None are passed as one list to `gridded`, which bounds
-    the largest number among them; its keyword arguments are `ends` and `known`, the largest lower bound so far."""
+    """Returns bounds on the largest delta (or the largest epsilon) of several compositions (of releases with known
+    `Law`s). The caller uses only the bounds named by `ends`: "lower", "upper" or "both". `integral` bounds the number
+    of one composition, or returns None if it cannot. Compositions for which it returns None are passed as one list to
+    `gridded`, which bounds the largest number among them; its keyword arguments are `ends` and `known`, the largest
+    lower bound so far."""
     answers = [integral(parts) for parts in compositions]
     found = [one for one in answers if one]
     if left := [parts for parts, one in zip(compositions, answers, strict=True) if not one]:
@@ -399,10 +402,11 @@ def _largest(
 
 def _compositions(cost: Cost, end: int) -> list[Parts]:
     """Returns the compositions whose largest delta bounds the delta of a cost from above (`end` 0) or from below (`end`
-    1). A composition is a tuple of pairs (law of one release's privacy loss, number of such releases). There is one for
-    each order of two neighbouring data sets, or a single one if both orders have equal laws. One Gaussian law stands
-    for all Gaussian releases without sampling, whose mu^2 add up. For `end` 0 one law stands for all zCDP steps, and
-    ValueError is raised if their rho is above 100. For `end` 1 zCDP steps are left out, which can only lower delta."""
+    1). A composition is a tuple of pairs (`Law` of one release's privacy loss, number of such releases). There is one
+    for each order of two neighbouring data sets, or a single one if both orders have equal laws. One Gaussian law
+    stands for all Gaussian releases without sampling, whose mu^2 add up. For `end` 0 one law stands for all zCDP steps,
+    and ValueError is raised if their rho is above 100. For `end` 1 zCDP steps are left out, which can only lower
+    delta."""
     extra: list[tuple[Law, int]] = []
     if square := cost.squares[end]:
         extra.append((Gaussian("remove", 1.0, 1 / math.sqrt(square)), 1))

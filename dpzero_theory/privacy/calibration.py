@@ -32,7 +32,7 @@ a closed form; and the largest first step by which the answer is raised if the a
 _JUMP = 2e-4  # the relative distance from the answer at which a search may end where bounds on delta jump
 _APART, _FARTHEST = 3e-4, 0.3
 """Relative distances of the lower bound on the multiplier from the upper one: the first that is tried, where the two
-bounds come from different laws; and the largest one by which it moves after delta was computed once."""
+bounds come from different `Law`s; and the largest one by which it moves after delta was computed once."""
 
 _Deltas = Callable[[float, float, Ends], Bounds]
 """The type of a function of a noise multiplier, a relative width and "lower", "upper" or "both" (the bounds that the

@@ -29,7 +29,7 @@ def privacy_certificate(history: Steps, delta: float, *, room: float = _ROOM) ->
     JSON. The command `python -m dpzero_theory.privacy.checker FILE` verifies the file without any code of this module.
 
     Args:
-        history: steps, all with one relation, in at most 100 runs of equal steps. Batches must be full, Poisson or
+        history: steps, all with one relation, in at most 100 sequences of equal steps. Batches must be full, Poisson or
             cyclic Poisson. Noise must be "gaussian", "discrete-gaussian" or "laplace", with a multiplier above 1/16 and
             at most 1e6.
         delta: above 1e-30, at most 1/2.
@@ -38,9 +38,9 @@ def privacy_certificate(history: Steps, delta: float, *, room: float = _ROOM) ->
             1/sqrt(room).
 
     Returns:
-        A dictionary: `history` describes each run of equal steps in words and numbers; `statement` has the epsilon and
-        delta to be confirmed; `bracket` has the accountant's lower and upper bound on epsilon at this delta; `method`
-        and `version` say how they were computed; `format` names the file format.
+        A dictionary: `history` describes each sequence of equal steps in words and numbers; `statement` has the epsilon
+        and delta to be confirmed; `bracket` has the accountant's lower and upper bound on epsilon at this delta;
+        `method` and `version` say how they were computed; `format` names the file format.
 
     Raises:
         ValueError: the checker does not know such a history, or an argument is outside its range.

@@ -83,7 +83,7 @@ class _Laplace:  # noise with density exp(-|x|/s)/(2 s); two shifted densities h
 
 def _divergences(noise: _Gaussian | _Laplace, q: arb, relation: str) -> list[_Divergence]:
     """Returns functions a -> h(a) = max over events E of P(E) - a Q(E), for one step with this noise in whose batch a
-    record is with probability q. P and Q are the laws of the step's output on two neighbouring data sets. For
+    record is with probability q. P and Q are the distributions of its output on two neighbouring data sets. For
     "replace-one" there is one function, as both orders (P, Q) cost the same, else one for each order."""
     # N(m) is the law of outputs with mean m clips. If the record is there or not (or adds nothing), P = (1-q) N(0) + q
     # N(1), Q = N(0) (Zhu, Dong and Wang 2022, Theorem 11); with replace-one Q = (1-q) N(0) + q N(-1). The best event is

@@ -177,8 +177,8 @@ class _Integral:
 
 
 def fits(parts: Parts) -> bool:
-    """Returns True if `answers` may be tried for `parts`, pairs (law of one release, number of such releases): all laws
-    are `Gaussian` with a sample rate below 1 and a kind other than "fixed-size"."""
+    """Returns True if `answers` may be tried for `parts`, pairs (`Law` of one release, number of such releases): all
+    laws are `Gaussian` with a sample rate below 1 and a kind other than "fixed-size"."""
     fit = all(isinstance(law, Gaussian) and law.rate < 1 and law.kind != "fixed-size" for law, _ in parts)
     return bool(parts) and fit
 
@@ -187,7 +187,7 @@ def fits(parts: Parts) -> bool:
 @np.errstate(all="ignore")
 def answers(parts: Parts, epsilon: float) -> _Integral | None:
     """Returns an object with the methods upper(x) and lower(x), bounds on delta at any epsilon x >= 0 that are narrow
-    near x = `epsilon`. `parts` are pairs (law of one release's privacy loss, number of such releases). Returns None
+    near x = `epsilon`. `parts` are pairs (`Law` of one release's privacy loss, number of such releases). Returns None
     unless `fits(parts)` and upper - lower <= 1e-4 upper is reached at `epsilon`; then use `grid`."""
     if not fits(parts):
         return None

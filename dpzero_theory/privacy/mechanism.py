@@ -85,8 +85,8 @@ class Mechanism(ABC):
     note: str = ""
 
     def on(self, levels: int) -> "Mechanism":
-        """Returns the law of this family for noise on integers where the clip is `levels` >= 1 integers. A continuous
-        law returns itself."""
+        """Returns the noise law of this family on integers where the clip is `levels` >= 1 integers. A continuous law
+        returns itself."""
         return self
 
     def require(self, step: StepLike) -> None:
@@ -113,20 +113,20 @@ class Mechanism(ABC):
     def multiplier(self, step: StepLike, target_epsilon: float) -> float | None:
         """Returns the smallest noise multiplier, rounded up by at most a relative 1e-11, with which all `step.steps`
         steps together are `target_epsilon`-private at delta = 0 for data sets that differ in one record. Returns None
-        if the law is never private at delta = 0. The multiplier of `step` itself is ignored. Raises ValueError for a
-        target so large that the multiplier is below the smallest that the law can account."""
+        if the noise is never private at delta = 0. The multiplier of `step` itself is ignored. Raises ValueError for a
+        target so large that the multiplier is below the smallest that can be accounted."""
         return None
 
     @abstractmethod
     def scale(self, noise_multiplier: float, levels: int) -> float:
         """Returns the parameter to pass to `draw`, in the units of the sum, for a noise multiplier and a clip of
         `levels` units. It is the standard deviation of Gaussian noise, the sigma of exp(-x^2/(2 sigma^2)) on integers,
-        or the b of exp(-|x|/b) for Laplace noise. For laws on integers it is rounded up to an integer."""
+        or the b of exp(-|x|/b) for Laplace noise. For noise on integers it is rounded up to an integer."""
 
     @abstractmethod
     def draw(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> NDArray[Any]:
         """Draws an array of noise of this `shape` with the parameter `scale`, using random bits of `source`. Its dtype
-        is float64, or int64 for laws on integers."""
+        is float64, or int64 for noise on integers."""
 
 
 class Gaussian(Mechanism):
@@ -307,9 +307,9 @@ for _law in (DiscreteGaussian, _Laplace):
 
 
 def noise_law(noise: object, *, lattice: bool) -> Mechanism:
-    """Returns the law from which a training run draws its noise: a law on integers if `lattice` is True, else a
-    continuous law. `noise` is "gaussian", or with `lattice` also "laplace", or the attribute `noise` of another
-    registered law. Raises ValueError if there is no such law."""
+    """Returns the noise law from which a training run draws: one on integers if `lattice` is True, else a continuous
+    one. `noise` is "gaussian", or with `lattice` also "laplace", or the attribute `noise` of another registered law.
+    Raises ValueError if there is no such law."""
     laws = {law.noise: law for law in MECHANISMS.values() if law.lattice == lattice}
     return laws[check.choice("noise", noise, laws)]
 

@@ -3,10 +3,10 @@
 A release is private only if nobody can draw its noise again. So `SystemNoise` takes every bit from the operating system
 and has no seed, no state and no saved form. `SeededNoise` is for tests only.
 
-`NoiseSource.gaussian` returns floats whose law is the continuous Gaussian up to rounding. `discrete_gaussian` and
-`discrete_laplace` return integers with exactly these laws, by the algorithms of Canonne, Kamath and Steinke (The
-Discrete Gaussian for Differential Privacy, NeurIPS 2020). The time that a draw takes depends on its value, so do not
-publish timings.
+`NoiseSource.gaussian` returns floats whose distribution is the continuous Gaussian up to rounding. `discrete_gaussian`
+and `discrete_laplace` return integers with exactly these distributions, by the algorithms of Canonne, Kamath and
+Steinke (The Discrete Gaussian for Differential Privacy, NeurIPS 2020). The time that a draw takes depends on its value,
+so do not publish timings.
 """
 
 import math

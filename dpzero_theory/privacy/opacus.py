@@ -30,7 +30,8 @@ class CertifiedAccountant(IAccountant):  # type: ignore[misc]
     `register_accountant(name, subclass)`.
 
     Attributes:
-        history: a list of tuples (noise multiplier, sample rate, number of steps), one for each run of equal steps.
+        history: a list of tuples (noise multiplier, sample rate, number of steps), one for each sequence of equal
+            steps.
     """
 
     relation = Relation.ADD_REMOVE

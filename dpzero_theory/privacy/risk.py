@@ -76,9 +76,9 @@ def true_positive_rate(history: Steps, false_positive_rate: float, *, looks: int
     """Computes the largest true positive rate of an attack on one record with at most the given false positive rate.
 
     With a the false positive rate, the rate is the minimum over x > 0 of h(x) + a x, where h(x) is the largest P(E) - x
-    Q(E) over events E. P and Q are the laws of what is released with and without the record, in either order; the order
-    with the larger minimum counts. h(x) follows from delta at epsilon = |log x|, which is computed at a few epsilons
-    only, chosen near the minimum.
+    Q(E) over events E. P and Q are the distributions of what is released with and without the record, in either order;
+    the order with the larger minimum counts. h(x) follows from delta at epsilon = |log x|, which is computed at a few
+    epsilons only, chosen near the minimum.
 
     Args:
         history: steps such as `step * 1000`, all with one relation.

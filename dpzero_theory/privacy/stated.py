@@ -73,7 +73,7 @@ def approximate(epsilon: float, delta: float = 0.0, *, steps: int = 1, relation:
 
     Returns:
         A `Step` whose upper bounds are those of the costliest such mechanism: randomised response, after everything is
-        revealed with probability delta. Its lower bounds are those of the randomised response alone.
+        revealed with probability delta. Its lower bounds ignore what is revealed with probability delta.
 
     Raises:
         ValueError: an argument is outside its range.

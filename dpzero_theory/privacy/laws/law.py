@@ -364,7 +364,7 @@ class Cost:
 
     @classmethod
     def of(cls, first: Law, second: Law | None = None, *, count: int) -> "Cost":
-        """Returns the exact cost of `count` >= 1 releases with the same law; some data sets attain it, so upper and
+        """Returns the exact cost of `count` >= 1 releases with the same `Law`; some data sets attain it, so upper and
         lower bounds follow from it. `first` is the law with the protected record in the data set of P, and `second`
         with it in the data set of Q; None means that both are equal."""
         made: _Directions = (((first, count),), ((second or first, count),))
