@@ -25,7 +25,7 @@ from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.step import Step, Steps, steps_of
 
-_CLOSE = 3.0  # At this/(1 + tilt) or more from the epsilon for which `contour` integrated, bounds are wide: again.
+_CLOSE = 3.0  # Farther than this/(1 + tilt) from the epsilon of its integral `contour` gives wide bounds: do it again.
 _VAGUE = 1.5  # Where upper > this * lower, the bound by releases without sampling is tried too, as it may be smaller.
 _ROUNDING = 1e-12  # `Group._one_by_one` has at most this relative rounding error, by which its answers are raised.
 _MOST_EPSILON = 700.0  # A group is bounded only up to this epsilon of one record, since e^700 must be a float.

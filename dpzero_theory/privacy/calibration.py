@@ -21,7 +21,7 @@ from dpzero_theory.privacy.step import Step
 LARGEST_EPSILON = 1e4  # the largest target_epsilon with sampled batches; a larger one protects nothing
 _BEYOND = 1e300  # the largest noise multiplier and the largest target epsilon that are considered
 _LOUD = 1e6  # A noise multiplier that every noise law accepts
-_PURE_ACCURACY = 1e-10  # a bound on the relative error of the multiplier of a law with pure epsilon, at delta = 0
+_PURE_ACCURACY = 1e-10  # a bound on the relative error of the multiplier for delta = 0, where that is possible
 _ROUGH, _FINE = 0.5, 1e-3
 """Two relative widths for bounds on delta: the first where delta is far from the target; the second near the target,
 where the bounds equal those of `delta_of_history`."""
@@ -110,7 +110,7 @@ def calibrated(made: Step, epsilon: float, target_delta: float, group: int = 1, 
     def beyond(noise: float) -> float:
         return Group(made.with_noise(noise), size, n).excess(epsilon, delta)
 
-    # The pure epsilons of a group's records add up, so that each record has a share of the target.
+    # At delta = 0 the epsilons of a group's records add up, so each record gets an equal share of the target.
     pure = MECHANISMS[made.mechanism].multiplier(made, epsilon / size)
     composed = any(known.above) or 0 < known.squares[0] < math.inf
     least = 0.0 if pure is None else pure * (1 - _PURE_ACCURACY)
@@ -189,7 +189,7 @@ def _least_noise(
         found = deltas(noise, wanted, ends)
         delta = found.lower if ends == "lower" else found.upper
         if wanted == _ROUGH and ends == "upper" and found.lower > 0.3 * found.upper:
-            # Delta is mostly nearer to the lower end, unless that is so far below the upper one that it says nothing.
+            # Delta is mostly nearer to its lower bound, unless that is far below the upper one and says nothing.
             delta = found.lower + (found.upper - found.lower) / 3
         value = _log_mu(epsilon, delta) - log_target
         seen["rough" if wanted == _ROUGH else ends][noise] = value
@@ -231,7 +231,7 @@ def _least_noise(
     near = met * math.exp(max(both, -_FARTHEST) / slope - share / 2)
     gap = beyond(near, _FINE, "lower")
     if not 0 < gap <= 1.5 * _APART * slope:
-        # If the ends are far apart, the lower one is only sought to a share of the gap, as more would tell nothing.
+        # If the two bounds on the multiplier are far apart, the lower one is computed only to a share of the gap.
         apart = min(max(met / near - 1 - gap / slope, 0.0), 0.5)
         finest = min(apart, 0.1) / 16
         near = near * math.exp(max(min(gap, 0.0), -_FARTHEST) / slope)

@@ -213,7 +213,7 @@ def _bound(parts: list[tuple[int, _Divergence]], epsilon: arb, delta: float, wid
     losses raised to multiples of `width`. The stated `delta` sets the precision."""
     steps = sum(count for count, _ in parts)
     bits = 64 + math.ceil(-math.log2(delta)) + steps.bit_length()
-    total, share = _Law(0, fmpz_poly([2**bits]), 0), 1e-7 * delta / steps  # share: cut off at each end
+    total, share = _Law(0, fmpz_poly([2**bits]), 0), 1e-7 * delta / steps  # share: probability cut off at each end
     for count, h in parts:
         power, made = _one_step(h, width, bits, share), 1
         while True:  # the law of `count` steps, by repeated squaring

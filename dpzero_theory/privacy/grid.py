@@ -31,10 +31,10 @@ from dpzero_theory.privacy.laws.law import (
 )
 
 LEAST_DELTA = 1e-30  # the smallest delta that a grid tells from 0
-_LEFT_OUT = 1e-7  # outputs of about this probability, as a share of delta, count as infinite losses, not in the sums
+_LEFT_OUT = 1e-7  # outputs with about this probability times delta are not summed but count as infinite losses
 _FEWEST, _MOST, _MOST_ROUGH, _MOST_APART = 2**12, 2**19, 2**16, 2**17
 """The fewest and the most points of a grid; the most if wide bounds are enough; and the most in `_Apart`."""
-_MOST_OF_ONE = 2**17  # cells are so wide that the losses of one release fill at most this many, to save memory
+_MOST_OF_ONE = 2**17  # cells are so wide that one release's losses fill at most this many cells, to save memory
 _MANY, _OMITTED, _OF_ONE, _SHORTER, _FEW = 4, 1e-6, 1e-5, 3.0, 30
 """Large losses are composed separately (`_Apart`) if the grid gets shorter by the factor `_SHORTER`. One release has a
 large loss with probability at most `_OF_ONE`, and more than `_MANY` of all releases have one with about the probability
@@ -42,13 +42,13 @@ large loss with probability at most `_OF_ONE`, and more than `_MANY` of all rele
 _SELDOM, _KNOWN = 1e-9, 1e-3
 """`_Apart` raises losses so far below 0 that they have only the first probability. A point of the distribution of the
 total of small losses is used for lower bounds only if its relative error is below the second number."""
-_BLOCKS, _MERGED = 256, 16  # numbers of blocks of outcomes, and of outcomes of a block, that share one rounding error
-_NEAR_MOST = 20.0  # a tilt for losses near the largest total loss, times that loss
-_REACH = 25.0  # a composition for one epsilon bounds delta down to that epsilon minus this over (1 + tau)
+_BLOCKS, _MERGED = 256, 16  # blocks of outcomes (upper bounds), outcomes of a block (lower): each has one error bound
+_NEAR_MOST = 20.0  # near the largest total loss the tilt is at most this over that loss
+_REACH = 25.0  # a composition for one epsilon bounds delta from that epsilon minus this/(1 + tau) on
 _COARSE, _STUCK, _NOTHING = 0.05, 0.3, 0.9
 """Relative widths of bounds: if the wanted width is above `_COARSE`, wide bounds are enough; below `_STUCK` the search
 ends once more points hardly narrow the bounds; above `_NOTHING` 16 times as many points are tried."""
-_ROUGH_LAW = 0.1  # Bounds narrower than this, as a share of the upper end, come from sharp laws (`Law.refined`).
+_ROUGH_LAW = 0.1  # If a smaller relative width is wanted, no law takes its rough form (`Law.refined`).
 _Sketches = Sequence[tuple[int, Array, Array]]
 """For each law of a composition the number of its releases, and the losses and log probabilities that `Law.sketch`
 returns."""
@@ -320,7 +320,7 @@ def _large(parts: Parts, z: float, span: tuple[float, float], count: int, left: 
     each += left + max(law.infinite for law, _ in parts) + 1e-9
     if not (mass := float(np.sum(upper))) + each < 0.1:
         raise OverflowError("losses that are not seldom large")
-    # With a large loss a release also gets a small one, and `more` makes up for what that hides.
+    # The composition gives each release with a large loss a small one too, for which `more` makes up.
     more = -math.log1p(-each)
     q *= np.exp(-at * width) * (1 + 4 * UNIT * (1 + span[1]))
     seen, known = upper > 0, (p > 0) & (q > 0)
@@ -425,7 +425,7 @@ def _largest(makes: Sequence[_Make], wanted: float, ends: Ends, known: float, fa
             finer = min(share, most // points)
             points, before, wide = points * finer, last, width
             last = {}
-            # The width decides whether a finer grid follows. On the finest grid the ends that are used will do.
+            # Whether a finer grid follows depends on both bounds. The finest one gives only those that are used.
             finest = len(curves) == 1 and points >= (_MOST if curves[0] is _Curve else 2 * _MOST_APART)
             needed: Ends = ends if finest else "both"
             for curve in curves:

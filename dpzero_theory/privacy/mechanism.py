@@ -42,7 +42,7 @@ _RATIO = 1e-12  # for noise too small for tau = `_KERNEL`, a tau is chosen for w
 _SAME = 2.0**-46
 """If (tau/sigma)^2 is at most this number, discrete Gaussian noise of sigma lattice units is accounted as continuous
 noise with the same multiplier. The two multipliers that bound the cost then differ by less than a relative 1e-14."""
-_PURE_ROUNDING = 1e-11  # a bound on the relative rounding error of a pure epsilon
+_PURE_ROUNDING = 1e-11  # a bound on the relative rounding error of an epsilon at delta = 0
 _FORMULA_ROUNDING = 1e-12  # a bound on the relative rounding error of the formulas of Laplace noise
 _LARGEST = 700.0  # the largest a = 1/noise_multiplier of Laplace noise with sampled batches: e^a must be a float
 
@@ -316,15 +316,15 @@ def noise_law(noise: object, *, lattice: bool) -> Mechanism:
 
 def _kernel(sigma: float, numbers: int) -> float:
     # The parameter tau of the random rounding by which discrete Gaussian noise is compared with continuous noise, whose
-    # variance it lowers by tau^2: 2 from `sigma` = 2^24 on, where that is nothing, else about the least with which the
-    # probabilities of `numbers` released integers differ by a factor of at most e^1e-12.
+    # variance it lowers by tau^2. It is 2 from `sigma` = 2^24 on, where tau^2 is negligible, else about the least tau
+    # with which the probabilities of `numbers` released integers differ by a factor of at most e^1e-12.
     if (_KERNEL / sigma) ** 2 <= _SAME:
         return _KERNEL
     return min(_KERNEL, math.sqrt(math.log(4 * numbers / _RATIO) / 2) / math.pi)
 
 
 def _least_multiplier(levels: int, numbers: int) -> float:
-    # Discrete noise is compared with continuous noise from sigma = 2 tau on, with the tau of `_kernel` for small sigma
+    # Discrete noise is compared with continuous noise if sigma >= 2 tau, with the tau of `_kernel` for small sigma
     return 2 * _kernel(1.0, numbers) / levels
 
 

@@ -26,7 +26,7 @@ from dpzero_theory.check import integer, real
 _Size = int | tuple[int, ...]
 
 _WORD_BITS = 64
-_LARGEST_SCALE = 2**56  # of noise on integers: about the largest int64 is 128 times this, where noise has chance e^-128
+_LARGEST_SCALE = 2**56  # for noise on integers: it exceeds 128 times this, about the largest int64, with chance e^-128
 
 
 class NoiseSource(ABC):

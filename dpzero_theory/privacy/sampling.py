@@ -38,7 +38,7 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.schedule import Indices, allocation, groups
 from dpzero_theory.registry import Registry
 
-_LEAST_GROUP_NOISE = 0.03  # in clips, over the number of records of a group with Poisson batches; less has no bound
+_LEAST_GROUP_NOISE = 0.03  # for k records in Poisson batches no bound is known if the noise is below this times k clips
 _LEAST_FULL = 1e-290
 """Probabilities that a truncated batch is full are computed down to this number, and smaller ones are replaced by it.
 The allowed error of scipy's binomial tails is measured, not proved: at 31,000 random tails of up to 10^12 trials the
@@ -309,7 +309,7 @@ class TruncatedPoisson(Poisson):
         q, largest, n = self.sample_rate, self.largest, self.n
         if largest >= n:
             return 0.0, 1.0, q, q
-        # `full` is P(M >= B) and `usual` is P(M < B) for the number M of others that are drawn. `kept` is q E[B/(M
+        # With B = `largest` and M other records drawn, `full` is P(M >= B), `usual` is P(M < B), and `kept` is q E[B/(M
         # + 1); M >= B], which is B/n P(M' > B) for the number M' of all n records that are drawn.
         full, usual = float(betainc(largest, n - largest, q)), float(betaincc(largest, n - largest, q))
         kept = largest / n * float(betainc(largest + 1, n - largest, q))

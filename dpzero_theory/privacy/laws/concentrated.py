@@ -21,8 +21,8 @@ LEAST_RHO, MOST_RHO = 1e-9, 100.0  # with less, the ratios e^l of neighbouring l
 _LOG_LEAST, _LARGEST_LOSS = 650.0, 690.0
 """Losses go up to the one at which the bound on delta is below e^-650, or to 690, whose exponential is still a float.
 The bound on delta at the largest loss counts as the probability of an infinite loss."""
-_LOSSES, _ORDERS = 2000, 1200  # losses; orders 1 + t of Renyi divergence, whose least bound on delta at a loss is taken
-_MARGIN = 1e-9  # the most relative rounding error: 1e-16 over the share by which neighbouring e^l differ, >= 8e-7
+_LOSSES, _ORDERS = 2000, 1200  # numbers of losses, and of orders 1 + t whose least bound on delta at a loss is taken
+_MARGIN = 1e-9  # bounds the relative rounding error, 1e-16 over the relative gap of neighbouring e^l, >= 8e-7
 
 
 @lru_cache(maxsize=16)

@@ -23,7 +23,8 @@ _MOST_CELLS = 2**20  # the most cells of a grid over which the losses of a pair 
 
 
 Ends: TypeAlias = Literal["both", "lower", "upper"]
-"""Which bounds on a number the caller uses. With "lower" or "upper" the other bound is true but may be trivial."""
+"""Which bounds on a number the caller uses. With "lower" or "upper" the other bound is true but may be trivial, such as
+0 or infinity."""
 
 
 @dataclass(frozen=True, eq=False)

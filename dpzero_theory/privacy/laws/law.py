@@ -61,7 +61,7 @@ def sketched(values: Array, mass: Array, most: int = 1600) -> tuple[Array, Array
 def log_mixed(weight: float, level: Array) -> Array:
     """Returns log(1 - weight + weight e^level) for each entry of `level`, without overflow: the log density ratio of a
     mixture in which the share `weight` in (0, 1] has the log density ratio `level`, the rest 0. The relative error is
-    small near 0."""
+    small where the result is near 0."""
     if weight == 1:
         return level
     more = weight * np.expm1(np.minimum(level, 700.0))
@@ -403,4 +403,4 @@ def _sum_above(one: float, other: float) -> float:
 
 
 NOTHING = Cost(pure=(0.0, 0.0), unamplified=0.0)  # the cost of no steps
-UNKNOWN = Cost(squares=(math.inf, 0.0))  # the cost of steps without a known upper bound; their lower ends are 0
+UNKNOWN = Cost(squares=(math.inf, 0.0))  # the cost of steps without a known upper bound, with lower bounds 0

@@ -29,7 +29,7 @@ LEAST_NOISE, MOST_NOISE = 0.2, 1e4
 are in the hundreds and need a long grid. With more, neighbouring intervals have almost the same loss, and rounding
 would make bounds wide."""
 LEAST_LAPLACE = 1 / 300  # the least s of Laplace noise; losses are up to 2/s = 600, whose exponentials are floats
-LEAST_DISCRETE = 0.05  # the least s of Gaussian noise on integers: a clip is then 20 times s, so it hides nothing
+LEAST_DISCRETE = 0.05  # the least s of Gaussian noise on integers: a clip is 20 times s: it hides nothing
 WIDEST = 2.0**8  # the largest sigma of noise on integers that is summed integer by integer, not taken as continuous
 LEAST_ZEROED, MOST_ZEROED = 0.05, 2.0**40
 """The smallest s, and the largest s/q, of fixed-size batches of sample rate q under zero-out; with more, losses of
@@ -40,8 +40,9 @@ two shifts, and for more, where log p_j is a sum of terms of up to 2e4."""
 _NEGLIGIBLE = 1e-300  # added to each mass's error, for rounding of numbers below the least normal float
 _SELDOM = 1e-40  # outputs are cut into narrow intervals up to the largest shift that has at least this tail probability
 _NEAR, _FAR, _FARTHEST = 9.0, 38.0, 37.5
-"""Intervals are narrow within 9 standard deviations of the noise around the likely means, and wide up to 38 beyond all
-means, where a normal variable has a probability of at most 1e-315. Integers are summed up to 37.5 sigma from a mean."""
+"""Intervals are narrow within 9 standard deviations of the noise around the likely means, and wide up to 38 of them
+beyond all means, where a normal variable has a probability of at most 1e-315. Integers are summed up to 37.5 sigma from
+a mean."""
 _NARROW, _WIDE, _MOST_INTERVALS = 250, 10, 20_000
 """The numbers of narrow and of wide intervals per standard deviation of the noise, and the largest number of narrow
 intervals. If more would be needed, the narrow ones are made wider."""
