@@ -21,8 +21,8 @@ class Samples:
 
     Attributes:
         norm: the largest upper end of the spectral norm of a Hessian, over the samples drawn.
-        trace: an `Interval` of the root mean square of trace|Hessian| over all samples (the sum of the absolute
-            eigenvalues), by Student's t from the samples drawn.
+        trace: an `Interval` of the root mean square, over all samples, of the sum of a Hessian's absolute eigenvalues,
+            by Student's t from the samples drawn.
         count: the number of samples drawn.
     """
 

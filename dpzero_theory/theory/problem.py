@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 class Guarantee(StrEnum):
     """The quantity that a theorem bounds. Each value is the formula that tables show.
 
-    In the formulas F_S is the mean loss over the samples, F_S^* its infimum, x_t the weights after t of T steps, and E
-    the expectation over the random numbers of a run.
+    In the formulas F_S is the mean loss over the samples, F_S^* its infimum, x_t the weights after t of T steps, tau
+    uniformly random in 0, ..., T - 1, and E the expectation over the random numbers of a run.
     """
 
     GRADIENT = "E||grad F_S(x_tau)||^2"
-    """The expected squared norm of the mean loss's gradient at x_tau, for a step tau drawn uniformly from 0, ..., T -
-    1."""
+    """The expected squared norm of the mean loss's gradient at the weights before a uniformly random step of the run.
+    """
     SUBOPTIMALITY = "E[F_S(x_T) - F_S^*]"
-    """How far the mean loss at the final weights x_T is above its infimum, in expectation."""
+    """How far the mean loss at the weights after the last step is above its infimum, in expectation."""
 
 
 SMALLEST, LARGEST = 1e-150, 1e150

@@ -83,15 +83,17 @@ class Inequality:
         clip: ArrayLike,
         threshold: ArrayLike | None = None,
     ) -> Array:
-        """Return the bound on the squared gradient, for a theorem, or on F_S(x_T) - F_S^*, for a corollary.
+        """Return the bound on the quantity `guarantee` at given parameters of a run.
 
-        Raises PreconditionError if a corollary's problem has no `pl`.
+        Raises PreconditionError if `guarantee` is SUBOPTIMALITY and the problem has no `pl`.
 
         Args:
-            step_size: the step size alpha; it is admissible if 2 `growth` `smoothness` alpha < 1.
+            step_size: the step size alpha; it is admissible if 2 growth smoothness alpha < 1, for the attribute
+                `growth` and the problem's `smoothness`.
             T: the number of steps, any real number > 0.
-            smoothing: lambda >= 0.
-            clip: the clip C; if `clips` is False, it is admissible if C >= lipschitz d.
+            smoothing: lambda >= 0 in finite differences with losses at x + lambda u.
+            clip: the clip C; if `clips` is False, it is admissible if C >= lipschitz d, with the problem's `lipschitz`
+                and `d`.
             threshold: C_0 in the inequality, used only if `clips` is True; it is admissible if 0 < C_0 <= C -
                 smoothness lambda d/2. None stands for the largest admissible value.
 

@@ -53,9 +53,9 @@ _ALGORITHMS = ("dpzero", "dpgd-0th")  # They are the paper's Algorithm 2 and Alg
 class Certificate:
     """A proved bound on the mean squared gradient of a run of given parameters.
 
-    The run has T steps, F_S is the mean loss, and x_tau the weights after a uniformly random number of steps in 0, ...,
-    T - 1. The theorem (theory/sharp/proof.md) shows that y = sqrt(E||grad F_S(x_tau)||^2) satisfies q y^2 - p y <= M
-    for three numbers q, p and M.
+    F_S is the mean loss, and x_tau the weights before a uniformly random step of the run. The theorem
+    (theory/sharp/proof.md) shows that y = sqrt(E||grad F_S(x_tau)||^2) satisfies q y^2 - p y <= M for three numbers q,
+    p and M.
 
     Attributes:
         progress: q, which has no unit. The bound is finite only if q > 0.
@@ -77,16 +77,16 @@ def certificate(
 ) -> Certificate:
     """Return a proved bound on E||grad F_S(x_tau)||^2 for a run with given parameters.
 
-    F_S is the mean loss, and x_tau the weights after a uniformly random number of steps in 0, ..., T - 1. Privacy is
-    not considered; noise_std = 0 is allowed.
+    F_S is the mean loss, and x_tau the weights before a uniformly random step of the run. Privacy is not considered;
+    noise_std = 0 is allowed.
 
     Args:
         problem: the constants. `n` has an effect only if sample_rate < 1; `loss_bound` and `pl` have none.
         sample_rate: the probability in (0, 1] with which each sample is in a step's batch. The sum over a batch is
             divided by sample_rate n.
-        algorithm: "dpzero", which clips the vector of a sample's K finite differences, or "dpgd-0th", which clips a
-            sample's finite difference times the direction u. The latter needs directions_per_step 1, and directions of
-            length sqrt(d).
+        algorithm: "dpzero", which clips the vector of a sample's finite differences along a step's directions, or
+            "dpgd-0th", which clips a sample's finite difference times the direction u. The latter needs
+            directions_per_step 1, and directions of length sqrt(d).
         run: the parameters of the run, the keys of `Run`.
 
     Raises:
@@ -199,10 +199,9 @@ def at_point(
         c: the clip C as C/(L sqrt(K)), where L is `Problem.gradient_unit`.
         alpha: the step size times `Problem.smoothness`.
         steps: the number of steps.
-        noise: the standard deviation of the noise on each of a step's K averages, divided by C.
+        noise: the standard deviation of the noise on the average for each direction, divided by C.
         rate: the probability with which each sample is in a step's batch; 1 if every step uses all samples.
-        gdp, relation: the mu of Gaussian DP and the neighbouring relation. They are stored; nothing is computed from
-            them.
+        gdp, relation: stored in the prescription; nothing is computed from them.
         difference: "central", "forward" or "exact".
     """
     p = search.problem

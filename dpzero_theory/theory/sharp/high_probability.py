@@ -63,14 +63,14 @@ class StepMoments:
     loss.
 
     Units are such that `Problem.lipschitz` (L) and `Problem.smoothness` (ell) are 1. U is the (d, K) matrix of the
-    step's directions u, g the gradient of the mean loss, G its norm, and H a matrix with -H <= Hess F_S <= H, 0 <= H <=
-    I and trace(H) <= rank.
+    step's directions u, g the gradient of the mean loss F_S, G its norm, and H a matrix with -H <= Hess F_S <= H, 0 <=
+    H <= I and trace(H) <= rank.
 
     Attributes:
         step_size: alpha.
-        directions: K.
+        directions: K, the number of directions in a step.
         clip: C/sqrt(K), where C clips the norm of a sample's K finite differences.
-        variance: sigma^2/K, where sigma is the standard deviation of the noise on each of the step's K averages.
+        variance: sigma^2/K for noise of standard deviation sigma on the average for each direction.
         rank: `Problem.r`.
         error: half the smoothing; 0 for difference "exact".
         at_rank: the `Constants` at the effective rank `rank`.

@@ -1,15 +1,8 @@
 """A proved bound on the mean loss after the last step of DPZero (Algorithm 2 of the paper), under the PL inequality.
 
-F_S is the mean loss, F_S^* its infimum, x_t the weights after t of T steps, alpha the step size, ell, r, gap and mu the
-fields `smoothness`, `r`, `gap` and `pl` of the problem, and sigma the standard deviation of the noise on each of a
-step's K averages. With q, p, L, excess, e and nu_2 of the module `certificate` and m = (L excess + e nu_2)^2, for every
-y > 0 with rho = 1 - 2 mu alpha (q - p/(2 y)) in [0, 1),
-
-    E[F_S(x_T) - F_S^*] <= rho^T gap + (alpha/2) (p y + alpha ell m + alpha ell r sigma^2/K) (1 - rho^T)/(1 - rho).
-
-The assumptions need to hold on a set Omega only; the left side is then E[(F_S(x_T) - F_S^*) 1{x_0, ..., x_(T-1) in
-Omega}]. On all of R^d, losses can be Lipschitz and satisfy the PL inequality only if F_S is constant. Proof:
-dpzero_theory/theory/sharp/proof.md, section 8.
+The assumptions need to hold on a set of weights only: a run that leaves the set before its last step counts as 0 in the
+expectation that is bounded. On all of R^d, losses can be Lipschitz and satisfy the PL inequality only if the mean loss
+is constant. Proof: dpzero_theory/theory/sharp/proof.md, section 8.
 """
 
 import bisect
@@ -42,7 +35,7 @@ from dpzero_theory.theory.sharp.smallest import (
     constants_of,
 )
 
-_TRIED = np.geomspace(1e-6, 10.0, 300)  # The values of the module's free y > 0 that are tried, in units of L
+_TRIED = np.geomspace(1e-6, 10.0, 300)  # The values of the free y > 0 of `_bound` that are tried, in units of L
 
 
 def certify_last_iterate(problem: Problem, **run: Unpack[Run]) -> float:
@@ -215,10 +208,12 @@ def _geometric(log_ratio: Array, steps: int) -> Array:
 
 
 def _bound(p: Problem, terms: Terms, alpha: Array, steps: int, variance: Array, tried: Array) -> Array:
-    # The bound on E[F_S(x_T) - F_S^*] at the top of this module, in units of L^2/ell, for each of N step sizes `alpha`,
-    # in units of 1/ell, with the N `terms` for the clips (noise 0, full batches) and the N variances sigma^2/K of the
-    # noise on each of a step's K averages, in units of L^2. Of the values `tried` of y, in units of L, the best counts;
-    # the bound is infinite if none has a contraction factor rho in (0, 1).
+    # The bound on E[F_S(x_T) - F_S^*], in units of L^2/ell, for each of N step sizes `alpha`, in units of 1/ell, N
+    # `terms` for the clips (noise 0, full batches) and N variances sigma^2/K of the noise on each of a step's K
+    # averages, in units of L^2. With q and p as in `Terms`, 1/mu the condition number, and rho = 1 - 2 mu alpha (q -
+    # p/(2 y)) it is, for every y > 0 with rho in [0, 1),
+    #     rho^T gap + (alpha/2) (p y + alpha constant + alpha r sigma^2/K) (1 - rho^T)/(1 - rho).
+    # Of the values `tried` of y, in units of L, the best counts; the bound is infinite if none has rho in (0, 1).
     alpha = alpha[:, None]
     with np.errstate(over="ignore", invalid="ignore"):
         progress = terms.kept[:, None] - alpha / 2 * terms.quadratic[:, None]

@@ -37,13 +37,12 @@ _NEVER_CLIPS = 1e10
 
 @dataclass(frozen=True)
 class Terms:
-    """Coefficients of the inequality q y^2 - p y <= M that bounds a run's root mean square gradient y.
+    """Coefficients of the inequality q y^2 - p y <= M that bounds the root mean square gradient y of a run.
 
     For T steps of size alpha, q = kept - alpha quadratic/2, p = first + alpha second and M = gap/(alpha T) + alpha
-    constant/2, where gap is how far the mean loss is above its infimum at the start. y^2 is E||grad F_S(x_tau)||^2 for
-    the mean loss F_S and the weights x_tau after a uniformly random number of steps in 0, ..., T - 1. Units are such
-    that `Problem.gradient_unit` and `Problem.smoothness` are 1. The fields are arrays of one shape, with an entry for
-    each clip.
+    constant/2, where gap is how far the mean loss F_S is above its infimum at the start. y^2 is E||grad F_S(x_tau)||^2,
+    where x_tau are the weights before a uniformly random step. Units are such that `Problem.gradient_unit` and
+    `Problem.smoothness` are 1. The fields are arrays of one shape, with an entry for each clip.
     """
 
     kept: Array
@@ -54,14 +53,14 @@ class Terms:
 
     @classmethod
     def of(cls, k: Constants, p: Problem, e: float, variance: Array | float, rate: float) -> Self:
-        """Compute the five coefficients from the theorem's constants.
+        """Compute the coefficients for several clips.
 
         Args:
             k: what `constants_of` returns for the clips and the distribution of the directions.
             p: the problem, of which r and n are used.
             e: half the smoothing, times `Problem.smoothness`, divided by `Problem.gradient_unit`.
-            variance: sigma^2/(K L^2), where sigma is the standard deviation of the noise on each of a step's K averages
-                and L is `Problem.gradient_unit`; one number, or an array with one for each clip.
+            variance: sigma^2/(K L^2) for K directions in a step and noise of standard deviation sigma on the average
+                for each of them, where L is `Problem.gradient_unit`; one number, or an array with one for each clip.
             rate: the probability with which a sample is in a step's batch; 1 if every step uses all samples.
         """
         smooth = e * k.smooth_second
@@ -80,8 +79,8 @@ class Terms:
         satisfies it.
 
         All fields must be arrays of one entry. `gap_per_step` is `Problem.relative_gap` divided by the number of steps,
-        and `alpha` the step size times `Problem.smoothness`. y bounds the root of E||grad F_S(x_tau)||^2 in units of
-        `Problem.gradient_unit`; it is infinite if q <= 0.
+        and `alpha` the step size times `Problem.smoothness`. y bounds the root mean square gradient of the run in units
+        of `Problem.gradient_unit`; it is infinite if q <= 0.
         """
         with np.errstate(over="ignore"):
             q = float((self.kept - alpha / 2 * self.quadratic).item())
@@ -169,12 +168,12 @@ class Search:
     difference: str = "central"
 
     def steps(self, n: int, directions: int) -> int | None:
-        """Return the largest number of steps that the limits allow if every step uses all samples; None without a
-        limit.
+        """Return the largest number of steps within `max_steps`, `max_evaluations` and `max_points`; None if all are
+        None.
 
-        `n` is the number of samples and `directions` the number of directions in a step. Raises ValueError unless
-        `max_steps` is None or an integer in [1, 10^15] and the other limits are None or integers >= 1, and
-        PreconditionError if a limit does not allow one step.
+        Every step uses all `n` samples and `directions` directions. Raises ValueError unless `max_steps` is None or an
+        integer in [1, 10^15] and the other two are None or integers >= 1, and PreconditionError if not even one step is
+        allowed.
         """
         points = DIFFERENCES[self.difference].points(directions)
         caps = []
@@ -250,7 +249,7 @@ class ScaledRun:
         clip: C/(L sqrt(K)) for the clip C and K directions in a step, at most 1e10. A larger one, which clips nothing,
             is replaced by 1e10 if the problem has `lipschitz`, and refused otherwise.
         error: half the smoothing, times ell/L; 0 for difference "exact".
-        variance: sigma^2/(K L^2), where sigma is the standard deviation of the noise on each of a step's K averages.
+        variance: sigma^2/(K L^2) for noise of standard deviation sigma on the average for each direction.
         direction: the name of the distribution of the directions.
         directions: K.
     """
@@ -335,9 +334,11 @@ class SmallestBound:
 
         Args:
             steps: the number of steps.
-            variance: (sigma/C)^2 for the clip C and noise of standard deviation sigma on each of a step's K averages.
+            variance: (sigma/C)^2 for the clip C and noise of standard deviation sigma on the average for each
+                direction.
             rate: the probability with which a sample is in a step's batch; 1 if every step uses all samples.
-            clips, k: values of c and what `constants_of` returns at them; None for both stands for the attributes.
+            clips, k: clips as C/(L sqrt(K)), and what `constants_of` returns at them; None for both stands for the
+                attributes.
 
         Returns:
             Two arrays with the shape of the clips: the bounds in units of `Problem.gradient_unit`, and the step sizes
@@ -357,7 +358,8 @@ class SmallestBound:
 
         Args:
             steps: the number of steps.
-            variance: (sigma/C)^2 for the clip C and noise of standard deviation sigma on each of a step's K averages.
+            variance: (sigma/C)^2 for the clip C and noise of standard deviation sigma on the average for each
+                direction.
             rate: the probability with which a sample is in a step's batch; 1 if every step uses all samples.
 
         Returns:
@@ -374,11 +376,11 @@ class SmallestBound:
         return float(clips[i]), float(alpha[i])
 
     def limit(self, unit: float) -> float:
-        """Return the smallest bound over `clips` on the root mean square gradient for infinitely many steps, in units
-        of L.
+        """Return the smallest bound over `clips` on the root mean square gradient for infinitely many steps.
 
-        `unit` is sigma/(C sqrt(T)) for T steps that all use every sample, where sigma is the standard deviation of the
-        noise on each of a step's K averages and C the clip. At a given privacy level it is the same for every T.
+        The result is in units of `Problem.gradient_unit`. `unit` is sigma/(C sqrt(T)) for T steps that all use every
+        sample, with the clip C and noise of standard deviation sigma on the average for each direction; at a given
+        privacy level it is the same for every T.
         """
         free = np.zeros_like(self.clips)
         k = self.constants
@@ -392,9 +394,8 @@ class SmallestBound:
         large. If 10^15 steps are not enough, 10^15 is returned.
 
         Args:
-            unit: sigma/(C sqrt(T)) for T steps that all use every sample, where sigma is the standard deviation of the
-                noise on each of a step's K averages and C the clip. At a given privacy level it is the same for every
-                T.
+            unit: sigma/(C sqrt(T)) for T steps that all use every sample, with the clip C and noise of standard
+                deviation sigma on the average for each direction. At a given privacy level it is the same for every T.
             share: the allowed excess over the limit, > 0, as a fraction of the limit.
         """
         target = math.sqrt(1 + share) * self.limit(unit)
