@@ -1,15 +1,7 @@
 """A bound on one run's mean of ||grad F_S(x_t)||^2 over its steps t that fails with a small probability.
 
-F_S is the mean loss and x_t the weights after t of T steps. For runs that use all samples in every step, with exact
-Gaussian noise: for every theta > 0 and kappa in (0, kept] chosen before the run, with probability at least 1 - delta,
-
-    (1/T) sum_t ||grad F_S(x_t)||^2
-        <= (1/kappa) [ gap/(alpha T) + log(1/delta_2)/(theta alpha T) + max_{0 <= G <= L} (kappa G^2 - Psi_theta(G)) ].
-
-Here alpha is the step size, gap, L and kept are `Problem.gap`, `Problem.lipschitz` and `Constants.kept`, and delta =
-delta_2 + T delta_1. Psi_theta(G) is a lower bound on -(1/(theta alpha)) log E[exp(-theta (F_S(x_t) - F_S(x_{t+1})))
-1{A}] for ||grad F_S(x_t)|| = G, where A is the event that the step's directions are no longer than all but a share
-delta_1 of them. Proof: dpzero_theory/theory/sharp/proof.md, section 10, and section 15 for directions of low rank.
+F_S is the mean loss and x_t the weights after t steps. The bound is for runs that use all samples in every step, with
+exact Gaussian noise. Proof: dpzero_theory/theory/sharp/proof.md, section 10, and section 15 for directions of low rank.
 """
 
 import math
@@ -30,11 +22,10 @@ from dpzero_theory.theory.sharp.smallest import ScaledRun, Terms
 _SHARE = 0.01  # This share of the bound's probability to fail is spent on steps whose directions are too long
 _MOMENTS = 64  # The highest moment by which `_longest_product` bounds projections on directions of low rank
 _GRADIENT_CELLS = 1000  # More cells of the gradient norm G make the bound smaller, and slower to compute.
-# The ends of the cells of G = ||grad F_S(x_t)||, in units of L. The maximum over G is bounded cell by cell, with each
-# term at the end of the cell where it is largest.
+# The ends of the cells of G = ||grad F_S(x_t)||, in units of L. `certify_run` bounds the maximum over G cell by cell,
+# with each term at the end of the cell where it is largest.
 _GRADIENT_LEVELS = np.concatenate([[0.0], np.geomspace(1e-7, 1.0, _GRADIENT_CELLS)])
-# The values that are tried for the theorem's free number kappa in (0, kept], divided by the constant `kept`; the bound
-# for one run holds for each of them.
+# The values of kappa of `certify_run` that are tried, divided by the constant `kept`
 _SHARES_OF_KEPT = np.concatenate([np.geomspace(1e-3, 0.5, 40), np.linspace(0.5, 1.0, 101)[1:]])
 
 
@@ -189,9 +180,9 @@ def certify_run(problem: Problem, *, failure: float, **run: Unpack[Run]) -> RunC
     """Return a bound on one run's mean of ||grad F_S(x_t)||^2 over its steps t that fails with probability at most
     `failure`.
 
-    F_S is the mean loss and x_t the weights after t steps. The bound is the smallest of three: the theorem's (see the
-    module's text) at the best theta and kappa of a grid; the bound of `certificate` on the expectation, divided by
-    `failure` (Markov's inequality); and `Problem.lipschitz` squared.
+    F_S is the mean loss and x_t the weights after t steps. The bound is the smallest of three: the theorem's in
+    proof.md, section 10, with the best of several values of its free parameters; the bound of `certificate` on the
+    expectation, divided by `failure` (Markov's inequality); and `Problem.lipschitz` squared.
 
     Args:
         problem: the constants, with `lipschitz`.
@@ -202,6 +193,10 @@ def certify_run(problem: Problem, *, failure: float, **run: Unpack[Run]) -> RunC
         ValueError: an argument is outside its range.
         PreconditionError: the problem has no `lipschitz`, or the theorem does not cover the directions.
     """
+    # For T steps of size alpha, every theta > 0 and every kappa in (0, kept], with probability at least 1 - delta
+    #     (1/T) sum_t ||grad F_S(x_t)||^2
+    #         <= (1/kappa) (gap/(alpha T) + log(1/delta_2)/(theta alpha T) + max_G (lost(G) - (kept - kappa) G^2)),
+    # where delta_2 is delta less the share that overlong directions take, and `StepMoments.progress` has kept and lost.
     p = problem
     delta = check.real("failure", failure, at_least=1e-100, below=1)
     gap = p.relative_gap

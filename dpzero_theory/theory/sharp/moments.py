@@ -1,19 +1,8 @@
-"""The numbers by which clipping enters the theorem of `certificate`, if only a mean over samples of gradient norms is
-bounded.
+"""The theorem's `Constants` for problems that bound a mean over samples of gradient norms, and not their maximum.
 
-They replace those of the module `constants`, which are for samples' gradients that all have norm at most L. In the
-following g_i is the gradient of sample i, C the clip of the norm of a sample's K finite differences, <.> a mean over
-samples, and kept, bias, excess, quadratic, cross, spread and sampled are fields of `constants.Constants`:
-
-    moment        <|g_i|^m> <= A^m for some m >= 2 (`Problem.gradient_moment`). With c = C/(A sqrt(K)),
-                  kept = 1, bias = b_m/c^(m-1), excess = w_m/c^(m-1), quadratic = spread^2, cross = spread excess,
-                  b_m = sup of x^(m-1) beta(x) over x > 0, and w_m = sup of x^(m-1) omega(x);
-    mean excess   <(|g_i| - t)_+> <= s t (`Problem.mean_excess`). With c = C/(t sqrt(K)), the constants of `constants`,
-                  in which bias, cross, excess and sampled grow by multiples of s.
-
-Let clipping to norm x sqrt(K) remove phi from U'a, where a is a unit vector and U the K directions. Then beta(x) is
-E[phi'U'a]/K, and omega(x)^2 bounds E[phi'U'HU phi]/K^2 for every matrix H with 0 <= H <= I and trace(H) <= r. Statement
-and proof: dpzero_theory/theory/sharp/proof.md, "No Lipschitz constant".
+The module `constants` computes them for samples' gradients that all have norm at most `Problem.lipschitz`, which is
+hard to measure. Here the problem has `gradient_moment` or `mean_excess` in its place. Proof:
+dpzero_theory/theory/sharp/proof.md, "No Lipschitz constant".
 """
 
 import functools
@@ -27,8 +16,8 @@ from dpzero_theory.check import Array
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.constants import Constants, law_of
 
-# The suprema b_m and w_m of the module's docstring are sought over clips x in this range. Below it beta(x) and omega(x)
-# are what they are at x = 0, up to rounding; above it they are below e^-50 and fall.
+# `_suprema` looks at clips x in this range. Below it beta(x) and omega(x) are what they are at x = 0, up to rounding;
+# above it they are below e^-50 and fall.
 _SMALLEST, _LARGEST = 1e-6, 15.0
 # A supremum is sought on 96 cells of x. Then, two times, each cell that may hold the largest value is divided into 16
 # parts. The upper bound that is returned exceeds the supremum by less than (m - 1)/3000 of it.
@@ -56,7 +45,8 @@ def without_lipschitz(k: Constants, c: Array, p: Problem, direction: str, direct
 
 
 def _by_moment(k: Constants, c: Array, p: Problem, direction: str, directions: int) -> Constants:
-    # The case that the samples' mean of ||grad f_i||^m is at most A^m; c is in units of A.
+    # The samples' mean of ||grad f_i||^m is at most A^m, and the clips c are in units of A: bias is b/c^(m-1) and
+    # excess is w/c^(m-1), with b and w of `_suprema`.
     assert p.gradient_moment is not None
     power = p.gradient_moment[0]
     bias, excess = _suprema(p.d, p.r, direction, directions, power)
@@ -87,7 +77,9 @@ def _by_excess(k: Constants, c: Array, r: float, share: float) -> Constants:
 
 @functools.lru_cache(maxsize=4096)
 def _suprema(d: int, r: float, direction: str, directions: int, power: float) -> tuple[float, float]:
-    # Upper bounds on b_m and w_m of the module's docstring, for m = `power`
+    # Upper bounds on b and w, the suprema over x > 0 of x^(m-1) beta(x) and of x^(m-1) omega(x), for m = `power`. If
+    # clipping to norm x sqrt(K) removes phi from U'a, where a is a unit vector and U the K directions, beta(x) is
+    # E[phi'U'a]/K, and omega(x)^2 bounds E[phi'U'HU phi]/K^2 for every matrix H with 0 <= H <= I and trace(H) <= r.
     law = law_of(direction)
     # Random signs have closed forms, since (v - x)_+ x^(m-1) <= kappa v^m with kappa = (m-1)^(m-1)/m^m.
     if law.removed is None:
