@@ -21,8 +21,7 @@ class Guarantee(StrEnum):
     """
 
     GRADIENT = "E||grad F_S(x_tau)||^2"
-    """The expected squared norm of the mean loss's gradient at the weights before a uniformly random step of the run.
-    """
+    """The expected squared norm of the mean loss's gradient at the weights before a random step of the run."""
     SUBOPTIMALITY = "E[F_S(x_T) - F_S^*]"
     """How far the mean loss at the weights after the last step is above its infimum, in expectation."""
 
@@ -61,9 +60,10 @@ class Problem:
             sharpened results use it: a small r_s allows a larger smoothing. None stands for d, which is always valid.
         layer_rank: a number >= 2, used only by directions "low-rank:RANK". It assumes that for each weight matrix the
             block of H is a Kronecker product of two matrices A and B. It is the largest r_A + r_B among the weight
-            matrices, where r_A = trace(A)/||A||. None if this is not assumed.
+            matrices, with r_A = trace(A)/||A|| and r_B = trace(B)/||B||. None if this is not assumed.
         gradient_moment: a pair (m, value) in place of `lipschitz`, for the sharpened results only: at all weights x of
-            the run, the mean over samples of ||grad f_i(x)||^m is at most `value` > 0, for one m in [2, 64].
+            the run, the mean over samples of ||grad f_i(x)||^m is at most `value` > 0, in (loss per length)^m; 2 <= m
+            <= 64.
         mean_excess: a pair (t, value) in place of `lipschitz`, for the sharpened results only: at all weights x of the
             run, the mean over samples of max(||grad f_i(x)|| - t, 0) is at most `value` >= 0, where t > 0; both in loss
             per length.
