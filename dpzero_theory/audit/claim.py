@@ -136,16 +136,16 @@ class Claim:
             return None
 
     def unit(self, batch: float | None = None) -> float:
-        """Return the L2 norm by which a record's contribution of norm `clip` moves a release: clip/batch for a mean,
-        else clip.
+        """Return by how much, in L2 norm, a record that adds `clip` to a sum moves the released mean (clip/batch) or
+        sum (clip).
 
         `batch` is the number by which a mean is divided; the claimed batch size if None.
         """
         return self.clip / (self.batch if batch is None else batch) if self.average == "mean" else self.clip
 
     def noise_std(self, batch: float | None = None) -> float:
-        """Return the standard deviation of the noise on a release, if `batch` is the batch size (the claimed one if
-        None)."""
+        """Return the standard deviation of the noise on the released mean or sum of a batch of size `batch` (None: as
+        claimed)."""
         return self.noise_multiplier * self.unit(batch)
 
     def as_step(self) -> Step:

@@ -84,7 +84,8 @@ class LoopRuns:
 
     @property
     def unit_of_all(self) -> float:
-        """The L2 norm by which a contribution of norm `clip` moves a release if every batch holds all records."""
+        """By how much, in L2 norm, a record that adds `clip` to the sum of a step moves a release, if every batch holds
+        all records."""
         return self.claim.unit(self.claim.n)
 
     @cached_property
@@ -240,8 +241,8 @@ class LoopRuns:
                 `Loop.run`.
 
         Returns:
-            The releases, of shape (steps, numbers). None if the run fails, or if the weights that should stay where
-            they are move so far that releases change.
+            The averages or sums that the steps publish, shape (steps, numbers). None if the run fails, or if the
+            weights that should stay where they are move so far that releases change.
         """
         how = self.paired(seed, stream)
         rows = self._quiet(records, how, changes)
@@ -314,8 +315,8 @@ def norms(rows: Array) -> Array:
 def same(a: Array, b: Array) -> bool:
     """Return whether two arrays of releases have one shape and are equal up to rounding; NaN equals NaN.
 
-    An entry b of the second array and the entry of the first may differ by 1e-5 |b| plus 1e-5 times the largest finite
-    absolute value of the first array.
+    An entry of `a` may differ from that of `b` by 1e-5 times the absolute value of the latter, plus 1e-5 times the
+    largest finite absolute value in `a`.
     """
     if a.shape != b.shape:
         return False

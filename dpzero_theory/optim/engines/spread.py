@@ -70,6 +70,7 @@ class SpreadEngine(Engine):
         return self._each([(_process,)] * len(self._workers))
 
     def close(self) -> None:
+        """End the processes of all engines."""
         for worker in self._workers:
             worker.stop()
 

@@ -129,6 +129,7 @@ class VLLMEngine(Engine):
         return found
 
     def close(self) -> None:
+        """Delete the temporary files of the adapters. The engine cannot be used afterwards."""
         self._close()
 
     def _logs(self, adapters: Sequence[Adapter], texts: Sequence[Text]) -> list[list[Array]]:

@@ -36,7 +36,8 @@ class Folder(NamedTuple):
 
     Attributes:
         header: the settings of the run.
-        file: run.sqlite, open for writing. Before each release a payment is added to it, and then the released numbers.
+        file: run.sqlite, open for writing. Before a release it gets an entry that counts the release towards the
+            budget, and after it the released numbers.
         secret: the 32 random bytes of data.key, which must not be shown. The digest of the records and records that are
             drawn anew in each step (`records.DrawnData`) follow from them; in a private run also batches that depend on
             each other, such as those of one epoch.

@@ -153,7 +153,7 @@ class Trace(TorchDispatchMode):
         self.coarsest = 0.0
 
     def add(self, engine: Engine) -> None:
-        # An engine's operations cannot be seen. A name of its own for each evaluation makes no two of them equal.
+        """Record one evaluation by an engine. Its operations are not known, so it never equals another evaluation."""
         self.operations.append((f"evaluation {id(self)}",))
         self.coarsest = max(self.coarsest, engine.rounding)
 
