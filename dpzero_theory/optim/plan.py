@@ -1,8 +1,9 @@
-"""The public settings of a run: how its releases are made and how they move the weights.
+"""The `Plan` of a training run: all its settings, which are public. No file is read or written here.
 
-A record's difference is how fast its loss changes along a random direction (`dpzero_theory.difference`). A release is
-what one step publishes: for each of its K directions the sum of the clipped differences over a batch, with noise. No
-file is read or written here.
+A run has T steps. Each step draws K random directions u, vectors with one coordinate for each trained weight, and a
+batch of records. A record's *differences* are K numbers: the rates at which its loss changes along the directions. The
+step clips every record's differences, sums them over the batch, adds noise, and publishes the K noisy sums. This
+publication is the step's *release*. The weights then move along the directions.
 """
 
 import math
@@ -29,18 +30,19 @@ from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.theory.problem import Prescription
 
 _MOST_SCALE = 2**56
-"""The largest parameter `scale` of the discrete noise on integers. With it the noise, its tail included, still fits
-into 64 bits."""
+"""The largest scale parameter (for Gaussian noise the standard deviation) of the integer noise that is added to a sum
+of integers. With it the noise, including its tails, still fits into 64 bits."""
 _MOST_STEPS = 10**9
-"""The largest number of releases in a plan."""
+"""The largest number of steps in a plan."""
 _MOST_STEP_SIZES = 10**7
-"""The largest number of releases in a plan that has a step size for each of them."""
+"""The largest number of steps in a plan whose step size is given as a function."""
 _StepSize = float | Callable[[int], float]
-"""The step size alpha >= 0, or a function from a release's number, counted from 0, to it."""
+"""One step size alpha >= 0 for all steps, or a function that takes the index of a step, from 0, and returns its
+alpha."""
 
 
 class Target(TypedDict, total=False):
-    """The keyword arguments of `Plan.for_target` but n, the number of records; it describes them."""
+    """Keyword arguments of `Plan.for_target`, whose docstring describes them. Only its argument n is not among them."""
 
     sampling: str | Sampling
     relation: str
@@ -63,34 +65,42 @@ class Target(TypedDict, total=False):
 REQUIRED = (
     "sampling", "relation", "target_epsilon", "target_delta", "expected_batch", "clip", "step_size", "smoothing",
 )  # fmt: skip
-"""The settings of `Target` that have no default, beside steps or epochs; `optim.auto` chooses most of them."""
+"""The names of the arguments that `Plan.for_target` always requires. It also requires one of steps and epochs."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The public settings of a run.
+    """The public settings of a training run of T steps on n records.
+
+    A record's K differences in a step are the rates at which its loss changes along the step's K random directions. A
+    step clips them, sums them over a batch, adds noise, and moves the weights along the directions.
 
     Attributes:
-        step: one release as the accountant counts it, as Step(1.5, Poisson(0.01), "add-remove", "discrete-gaussian").
-            Its noise is the parameter (Gaussian: standard deviation) of the noise on the sum over a batch, in units of
-            the clip; its mechanism, for dpzero, "discrete-gaussian" or "laplace", as sums are integers in units of
-            clip/2^30. Its `coordinates` become directions_per_step. For `mezo`, not private, the `Sampling` alone.
-        n: the number of records.
-        steps: T, the number of releases in all, from 1 to 10^9.
-        clip: C, the L2 norm to which a record's K differences are clipped, together; 0 for mezo, which does not clip.
-            A difference is a rate: a change of loss over lambda or 2 lambda, or a derivative along a direction.
-        smoothing: lambda > 0, how far a difference shifts the weights; 0 with difference="exact".
-        step_sizes: alpha >= 0, as a tuple of one number for all steps, or of T numbers, one for each.
-        algorithm: the name of the update rule, `dpzero` or `mezo`.
-        direction: the law of the random directions: "rademacher", "gaussian", "sphere", "low-rank" or "low-rank:RANK".
+        step: how the accountant sees one step, for example Step(1.5, Poisson(0.01), "add-remove", "discrete-gaussian"):
+            the noise multiplier, the way in which batches are drawn, the neighbouring relation and the law of the
+            noise. The noise multiplier is the noise's parameter (Gaussian: standard deviation, Laplace: scale) divided
+            by `clip`. With the algorithm "dpzero" the law must be "discrete-gaussian" or "laplace". The plan sets the
+            step's `coordinates` to directions_per_step. With "mezo", which is not private, only the `Sampling` is
+            given.
+        n: the number of records, >= 1.
+        steps: T, from 1 to 10^9.
+        clip: C, the largest L2 norm of the vector of one record's K differences, in loss per length; longer vectors are
+            shortened to it. 0 with "mezo", which does not clip.
+        smoothing: lambda > 0, the distance by which the weights are shifted along a direction to measure a difference;
+            0 if `difference` is "exact".
+        step_sizes: alpha >= 0, a tuple of one number for all steps, or of T numbers, one for each step.
+        algorithm: the name of the algorithm, "dpzero" or "mezo".
+        direction: the distribution of the random directions: "rademacher" (random signs), "gaussian", "sphere"
+            (uniform), "low-rank" or "low-rank:RANK" (on a weight matrix, a sum of RANK outer products of sign vectors).
         directions_per_step: K, from 1 to 2^16.
-        difference: the name of the rule for differences, `central`, `forward` or `exact`.
-        shape: how much longer directions are along one weight than along another, a text that
-            `losses.shaping.public_shape` returned; "" for directions that treat all weights alike.
+        difference: how a record's differences are computed: "central" or "forward" finite differences, or "exact"
+            derivatives.
+        shape: a text, returned by `losses.shaping.public_shape`, that makes directions longer along some weights than
+            along others; "" for directions that treat all weights alike.
 
     Raises:
-        ValueError: a value outside its range, a `Step` for mezo or none for another algorithm, a mechanism that is not
-            the algorithm's, or coordinates, step sizes or a smoothing that do not fit the other settings.
+        ValueError: a value is outside its range; `step` is a `Step` with "mezo", or none with "dpzero"; or `step`,
+            `step_sizes`, `smoothing` or `shape` does not fit the other settings.
     """
 
     step: Step | Sampling
@@ -140,43 +150,49 @@ class Plan:
 
     @classmethod
     def for_target(cls, *, n: int, **target: Unpack[Target]) -> "Plan":
-        """The plan that is (target_epsilon, target_delta)-DP with the least noise.
+        """Return the plan that is (target_epsilon, target_delta)-DP with the least noise.
 
         Args:
-            n: the number of records.
-            target: the following settings. Those from target_epsilon to sampling must be given, but of steps and epochs
-                only one; the others have defaults.
-            target_epsilon: epsilon > 0.
-            target_delta: 0 < delta < 1 (Laplace: also 0, for pure target_epsilon).
-            steps: T >= 1.
-            epochs: above 0, the passes over the records: a step is expected_batch / n of one, and T is rounded up.
-            expected_batch: q n, the expected number of records in a batch, where q is the sample rate: n for full
-                batches, any number in (0, n] for Poisson batches, an integer for fixed-size ones, k n/m for
-                random-allocation:k with epochs of m steps; for others see their classes in `privacy.sampling`.
-            clip: C > 0, the L2 norm to which a record's K differences are clipped, together.
-            step_size: alpha >= 0, or a function of the release's number, 0 to T - 1, that returns it. A release moves
-                the weights by -alpha times the mean over its K directions u of (released average along u) u. The step
-                size must not depend on the records.
-            smoothing: lambda > 0, how far a difference shifts the weights along u; 0 with difference="exact".
-            relation: which data sets are neighbours. One record has another value in one of them (`replace-one`), is
-                missing (`add-remove`), or adds nothing (`zero-out`).
-            sampling: how batches are drawn, a `Sampling` or its name: "full", "poisson", "truncated-poisson:B/n" (at
-                most B), "cyclic-poisson:B" (B groups take turns), "fixed-size", or "random-allocation:k" (each record
-                in k random steps of every m; ":k" is left out for 1), where m follows from expected_batch.
-            algorithm: the name of a private algorithm in `step.algorithm.ALGORITHMS`; `dpzero` if left out.
-            noise: `gaussian` (the default), or `laplace`, which has a pure epsilon too.
-            direction: a name of `sphere.DIRECTIONS`, or `low-rank:RANK`; `rademacher`, random signs, if left out.
-            directions_per_step: K, from 1 to 2^16; 1 if left out.
-            difference: `central` (the default), `forward` or `exact` (`dpzero_theory.difference`).
-            shape: how much longer directions are along one weight than along another, a text that
-                `losses.shaping.public_shape` returned for public records; "" (the default) for none. Not with the
-                direction `sphere`.
+            n: the number of records, >= 1.
+            target: the keyword arguments below. Exactly one of steps and epochs must be given. The arguments whose
+                description names a default may be left out, and all others must be given.
+            target_epsilon: epsilon > 0 of all T steps together.
+            target_delta: delta of all T steps together, 0 < delta < 1; with noise="laplace" also 0.
+            steps: T, the number of steps, from 1 to 10^9.
+            epochs: the number of passes over the records, > 0. One step counts as expected_batch / n passes, and the
+                number of steps is rounded up.
+            expected_batch: the expected number of records in a batch, in (0, n]: n for full batches, any number for
+                Poisson batches, an integer for batches of fixed size, and k n/m for "random-allocation:k" with epochs
+                of m steps. The classes in `privacy.sampling` describe other samplings.
+            clip: C > 0, the largest L2 norm of the vector of one record's K differences (the rates at which its loss
+                changes along the step's K directions); longer vectors are shortened to it.
+            step_size: alpha >= 0, or a function that takes the index of a step, 0 to T - 1, and returns its alpha. A
+                step moves the weights by -alpha times the mean, over its K directions u, of (noisy average of the
+                records' clipped differences along u) times u. The step size must not depend on the records.
+            smoothing: lambda > 0, the distance by which the weights are shifted along a direction to measure a
+                difference; 0 with difference="exact".
+            relation: which data sets are neighbours. They differ in one record, which has another value in one of them
+                ("replace-one"), is missing from one ("add-remove"), or contributes nothing in one ("zero-out").
+            sampling: how batches are drawn, a `Sampling` or its name: "full"; "poisson"; "truncated-poisson:B/n"
+                (Poisson batches of at most B records); "cyclic-poisson:B" (B groups of records take turns);
+                "fixed-size"; or "random-allocation:k" (each record is in k random steps of every m; "random-allocation"
+                means k = 1), where m follows from expected_batch.
+            algorithm: the name of a private algorithm in `step.algorithm.ALGORITHMS`; by default "dpzero".
+            noise: "gaussian", the default, or "laplace", with which target_delta may be 0.
+            direction: the distribution of the random directions, a name in `sphere.DIRECTIONS` or "low-rank:RANK"; by
+                default "rademacher", random signs.
+            directions_per_step: K, the number of directions in a step, from 1 to 2^16; by default 1.
+            difference: how a record's differences are computed: "central" (the default) or "forward" finite
+                differences, or "exact" derivatives.
+            shape: a text, returned by `losses.shaping.public_shape` for public records, that makes directions longer
+                along some weights than along others; by default "", which treats all weights alike. It cannot be
+                combined with the direction "sphere".
 
         Raises:
-            ValueError: an argument that is unknown, missing or outside its range, arguments that do not fit together
-                (as in `Plan`), or a target that needs more noise than a plan can have.
-            PreconditionError: every noise, however little, meets the target, since a record is used at all with
-                probability at most delta (`dpzero_theory.calibrate`); there is then no least noise.
+            ValueError: an argument is unknown, missing or outside its range; arguments do not fit together; or the
+                target needs more noise than a plan can have.
+            PreconditionError: there is no least noise, because any noise, however little, meets the target: the
+                probability that a given record is used at all is at most delta.
         """
         check.settings(target, Target.__annotations__, REQUIRED)
         given: Any = {"algorithm": "dpzero", "noise": "gaussian", **target}
@@ -209,11 +225,9 @@ class Plan:
 
     @classmethod
     def from_prescription(cls, prescription: Prescription) -> "Plan":
-        """Return the plan of a run with the parameters that a theorem prescribes (`theory.problem.Prescription`).
-
-        Raises ValueError if the prescribed algorithm is not one of a `Plan`, such as dpgd-0th, or a prescribed value is
-        outside a plan's range.
-        """
+        """Return the plan of a run with the parameters that a theorem prescribes, a `theory.problem.Prescription`.
+        Raises ValueError if no plan can have the prescribed algorithm (such as "dpgd-0th") or one of the prescribed
+        values."""
         p = prescription
         noise = check.real("noise_multiplier", p.noise_multiplier, above=0)
         law = _private_algorithm(p.algorithm).law("gaussian")
@@ -228,11 +242,13 @@ class Plan:
     def without_privacy(
         cls, *, n: int, expected_batch: float, sampling: str, step_size: _StepSize, steps: int, **settings: Any
     ) -> "Plan":
-        """Return the plan of MeZO: the same step as DPZero's without clip and without noise, which is not private.
+        """Return a plan for MeZO, which makes the same steps as DPZero without clipping and without noise. It is not
+        private.
 
-        The arguments are those of `for_target` with the same names. `settings` must have smoothing, and may have
-        direction, directions_per_step, difference and shape. Raises ValueError for an argument outside its range, and
-        TypeError for one that is unknown or missing.
+        The arguments n, expected_batch, sampling, step_size and steps are as in `for_target`. The keyword arguments
+        `settings` are those of `for_target` with the names smoothing, direction, directions_per_step, difference and
+        shape, of which smoothing is required. Raises ValueError for an argument outside its range, and TypeError for
+        one that is unknown or missing.
         """
         sizes, batches = _step_sizes(step_size, steps), sampling_of_run(sampling, _rate(n, expected_batch))
         return cls(batches, n=n, steps=steps, clip=0.0, step_sizes=sizes, algorithm="mezo", **settings)
@@ -243,76 +259,87 @@ class Plan:
 
     @cached_property
     def rule(self) -> Algorithm:
-        """The plan's algorithm: how a record's differences become what is summed."""
+        """The `Algorithm` that the plan names. It turns the records' differences into the sums that a step releases."""
         return ALGORITHMS[self.algorithm]
 
     @cached_property
     def difference_rule(self) -> Difference:
-        """The rule by which a record's K differences are computed: from its losses at shifted weights or, for the exact
-        rule, as derivatives."""
+        """The `Difference` that the plan names. It computes how fast a record's loss changes along each direction of a
+        step, from losses at shifted weights or, with the name "exact", as a derivative."""
         return DIFFERENCES[self.difference]
 
     @property
     def sampling(self) -> Sampling:
-        """The sampling: how batches are drawn from the n records."""
+        """How batches are drawn from the n records, a `Sampling` such as `Poisson(0.01)`."""
         return self.step.sampling if isinstance(self.step, Step) else self.step
 
     @property
     def relation(self) -> str:
-        """Which data sets are neighbours, such as "add-remove"; empty for mezo, which is not private."""
+        """The name of the neighbouring relation, such as "add-remove"; "" for the algorithm "mezo", which is not
+        private."""
         return str(self.step.relation) if isinstance(self.step, Step) else ""
 
     @property
     def noise_multiplier(self) -> float:
-        """The standard deviation of the noise on a batch's sum (for Laplace noise its scale b), divided by the clip; 0
-        for mezo."""
+        """The parameter of the noise on the sum over a batch (Gaussian: standard deviation, Laplace: scale b), divided
+        by the clip; 0 for the algorithm "mezo", which adds no noise."""
         return self.step.noise if isinstance(self.step, Step) else 0.0
 
     @cached_property
     def law(self) -> Mechanism | None:
-        """The law of the noise; None if there is no noise, as for `mezo`."""
+        """The distribution of the noise on the sums that a step releases; None for the algorithm "mezo", which adds no
+        noise."""
         return MECHANISMS[self.step.mechanism] if isinstance(self.step, Step) else None
 
     @cached_property
     def scale(self) -> int:
-        """The parameter of the discrete noise (sigma of a Gaussian, b of a Laplace law) that is added to the sum of
-        integers over a batch, rounded up to an integer; 0 for mezo."""
+        """The scale parameter (Gaussian: standard deviation, Laplace: b) of the integer noise that is added to the sums
+        of integers over a batch, rounded up to an integer; 0 for the algorithm "mezo", which adds no noise."""
         return int(self.law.scale(self.noise_multiplier, self.rule.levels)) if self.law else 0
 
     @cached_property
     def row(self) -> struct.Struct:
-        """The format of the K sums of a release in the run's file: little-endian int64, or float64 for `mezo`."""
+        """The binary format in which the run's file stores the K numbers that a step releases: K little-endian int64,
+        or K little-endian float64 for the algorithm "mezo"."""
         return struct.Struct(f"<{self.directions_per_step}{'q' if self.rule.levels else 'd'}")
 
     @cached_property
     def expected_batch(self) -> float:
-        """The expected number of records in a batch, by which the sum over a batch is divided."""
+        """The expected number of records in a batch. Sums over a batch are divided by it, not by the batch's actual
+        size."""
         return self.sampling.sample_rate * self.n
 
     @cached_property
     def unit(self) -> float:
-        """What 1 in a released sum adds to the released average, which is the sum of the records' clipped differences
-        (rates of change of their losses) with noise, divided by `expected_batch`: so the released sum, an integer for
-        private algorithms, times this number is the released average. It is `Algorithm.unit` over `expected_batch`."""
+        """The factor that turns a number that a step releases into an average, in loss per length. The released number,
+        an integer for private algorithms, is the noisy sum of the records' clipped differences along one direction.
+        Times `unit` it is this noisy sum divided by `expected_batch`."""
         return self.rule.unit(self.clip) / self.expected_batch
 
     def step_size(self, release: int) -> float:
-        """Return the step size of the release with this number, counted from 0."""
+        """Return the step size alpha of the step with the index `release`, counted from 0."""
         return self.step_sizes[release if len(self.step_sizes) > 1 else 0]
 
     def noisy(self, total: Sums, source: NoiseSource) -> Sums:
-        """Return `total`, a step's K sums over the whole batch, shape (K,), with noise from `source`; mezo: without.
+        """Return the K numbers that a step releases: the sums `total`, shape (K,), plus noise from `source`.
 
-        Call this once a step, and never with the sums over a part of the batch.
+        `total` are the sums of the records' clipped differences along the K directions, in units of `unit` times
+        `expected_batch`. Call this once for each step, with the sums over the step's whole batch and never over a part
+        of it. The result is a new array; for the algorithm "mezo", which adds no noise, it is `total` itself.
         """
         return total if self.law is None else total + self.law.draw(source, self.scale, total.shape)
 
     def moves(self, release: int, sums: Iterable[float]) -> list[tuple[int, float]]:
-        """Return how a release moves the weights, as pairs (number of a direction u, amount): they change by the sum
-        over the pairs of amount * u, which is -alpha times the mean over the K directions of (sum * `unit`) u.
+        """Return by how much a step moves the weights along each of its K directions: K pairs (number of the direction
+        u, amount).
 
-        Directions are numbered through the whole run, from release * K on. `release` is the release's number, from 0,
-        and `sums` are its K released sums.
+        The weights change by the sum of amount * u over the pairs. Directions are numbered over the whole run, so those
+        of a step are release * K to release * K + K - 1. An amount is -step_size(release) / K * `unit` * (released
+        number).
+
+        Args:
+            release: the index of the step, from 0.
+            sums: the K numbers that the step released, its noisy sums.
         """
         k = self.directions_per_step
         amount = -self.step_size(release) / k * self.unit
@@ -320,23 +347,23 @@ class Plan:
 
     @property
     def release(self) -> Step:
-        """One release of the plan as the accountant counts it: the attribute `step`, which is then a `Step`. Raises
-        ValueError for mezo, which is not private and whose `step` is a `Sampling`."""
+        """One step as the accountant counts it: the attribute `step` of a private plan. Raises ValueError for the
+        algorithm "mezo", which is not private."""
         _private_algorithm(self.algorithm)
         assert isinstance(self.step, Step)
         return self.step
 
     def epsilon(self, delta: float) -> Bracket:
-        """Return bounds of the least epsilon for which all releases of the plan together are (epsilon, delta)-DP.
-
-        The upper one is safe to state. Raises ValueError unless 0 < delta < 1 (Laplace: 0 <= delta), and for mezo.
-        """
+        """Return bounds on the least epsilon for which all steps of the plan together are (epsilon, delta)-DP. The
+        upper bound is the one that may be claimed. Raises ValueError for the algorithm "mezo", which is not private,
+        and unless 0 < delta < 1 (with Laplace noise 0 <= delta < 1)."""
         return epsilon_of_history(replace(self.release, steps=self.steps), delta)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings as values that JSON has, by the names of the arguments of `for_target`, but with sample_rate in
-        the place of expected_batch, and noise_multiplier in the place of target_epsilon and target_delta."""
+        """The plan as a dictionary of values that JSON can hold. Its keys are the names of the attributes, with the
+        attribute `step` replaced by "noise", "relation", "sampling", "sample_rate" (the expected share of the records
+        in a batch) and "noise_multiplier"."""
         of_step = {
             "algorithm": self.algorithm,
             "noise": self.law.noise if self.law else "none",
@@ -353,8 +380,8 @@ class Plan:
 
     @classmethod
     def from_settings(cls, found: dict[str, Any]) -> "Plan":
-        """Return the plan whose attribute `settings` is the dictionary `found`. Raises ValueError, TypeError or
-        KeyError for anything else."""
+        """Return the plan from which the property `settings` made the dictionary `found`. Raises ValueError, TypeError
+        or KeyError if `found` is not such a dictionary."""
         values = dict(check.entries("the plan", found, _SETTINGS))
         take = values.pop
         step: Any = sampling_of_run(take("sampling"), take("sample_rate"))
@@ -364,10 +391,8 @@ class Plan:
         return cls(step, **{**values, "step_sizes": tuple(values["step_sizes"])})
 
     def require_same(self, other: "Plan", of: str = "the run that is resumed") -> None:
-        """Raise ValueError, naming the first setting that differs by more than rounding, unless this plan is `other`.
-
-        `of` says in the message whose plan `other` is.
-        """
+        """Raise ValueError if a setting of this plan differs from the setting of the plan `other` by more than
+        rounding. The message names the first such setting, and describes `other` by the text `of`."""
         others = other.settings
         for name, mine in self.settings.items():
             begun = others[name]
@@ -385,7 +410,7 @@ _SETTINGS: dict[str, type] = {
     **check.types_of(Plan),
     "step_sizes": list,
 }
-"""The settings of a plan by the names that users give them, with their types (`Plan.settings`)."""
+"""The keys of `Plan.settings`, with the types of their values."""
 
 
 def _private_algorithm(algorithm: str) -> Algorithm:
