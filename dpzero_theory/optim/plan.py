@@ -37,8 +37,7 @@ _MOST_STEPS = 10**9
 _MOST_STEP_SIZES = 10**7
 """The largest number of steps in a plan whose step size is given as a function."""
 _StepSize = float | Callable[[int], float]
-"""One step size alpha >= 0 for all steps, or a function that takes the index of a step, from 0, and returns its
-alpha."""
+"""A step size alpha >= 0 for all steps, or a function from the index of a step, counted from 0, to its alpha."""
 
 
 class Target(TypedDict, total=False):
@@ -80,8 +79,7 @@ class Plan:
             the noise multiplier, the way in which batches are drawn, the neighbouring relation and the law of the
             noise. The noise multiplier is the noise's parameter (Gaussian: standard deviation, Laplace: scale) divided
             by `clip`. With the algorithm "dpzero" the law must be "discrete-gaussian" or "laplace". The plan sets the
-            step's `coordinates` to directions_per_step. With "mezo", which is not private, only the `Sampling` is
-            given.
+            step's `coordinates` to directions_per_step. With "mezo", not private, it is only a `Sampling`.
         n: the number of records, >= 1.
         steps: T, from 1 to 10^9.
         clip: C, the largest L2 norm of the vector of one record's K differences, in loss per length; longer vectors are
@@ -93,8 +91,7 @@ class Plan:
         direction: the distribution of the random directions: "rademacher" (random signs), "gaussian", "sphere"
             (uniform), "low-rank" or "low-rank:RANK" (on a weight matrix, a sum of RANK outer products of sign vectors).
         directions_per_step: K, from 1 to 2^16.
-        difference: how a record's differences are computed: "central" or "forward" finite differences, or "exact"
-            derivatives.
+        difference: how a record's differences are computed: "central" or "forward" finite differences, or "exact" ones.
         shape: a text, returned by `losses.shaping.public_shape`, that makes directions longer along some weights than
             along others; "" for directions that treat all weights alike.
 
@@ -126,7 +123,7 @@ class Plan:
             raise ValueError(f"step must be a {kind} for {self.algorithm}; got {check.shown(self.step)}")
         if len(self.step_sizes) not in (1, self.steps):
             raise ValueError(f"step_sizes must be 1 or steps = {self.steps} numbers; got {len(self.step_sizes)}")
-        # Numpy's numbers become Python's, since a run's file keeps the plan as JSON, which has no others.
+        # Converts numpy's numbers to Python's, because a run's file stores the plan as JSON.
         for name, value in {
             "n": check.integer("n", self.n),
             "steps": check.integer("steps", self.steps, at_most=_MOST_STEPS),
@@ -197,7 +194,7 @@ class Plan:
         check.settings(target, Target.__annotations__, REQUIRED)
         given: Any = {"algorithm": "dpzero", "noise": "gaussian", **target}
         for name, known in (("algorithm", ALGORITHMS), ("direction", DIRECTIONS), ("difference", DIFFERENCES)):
-            if not isinstance(given.get(name, ""), str):  # A list, for example, cannot be looked up.
+            if not isinstance(given.get(name, ""), str):  # A list, for example, is no key of a mapping.
                 check.choice(name, given[name], tuple(known))
         take = given.pop
         if ("steps" in given) == ("epochs" in given):
@@ -211,7 +208,7 @@ class Plan:
         goal, delta = check.real("target_epsilon", take("target_epsilon"), above=0), take("target_delta")
         batches = sampling_of_run(take("sampling"), _rate(n, take("expected_batch")))
         alphas = _step_sizes(take("step_size"), given["steps"])
-        # A plan with the most noise is made first, so that what does not fit is refused before seconds of calibration.
+        # A plan with the most noise is made first: it refuses bad settings before the calibration, which takes seconds.
         most = _MOST_SCALE / rule.levels
         check.real("clip", given["clip"], above=0)
         found = cls(Step(most, batches, take("relation"), law.name), n=n, step_sizes=alphas, **given)
@@ -225,9 +222,8 @@ class Plan:
 
     @classmethod
     def from_prescription(cls, prescription: Prescription) -> "Plan":
-        """Return the plan of a run with the parameters that a theorem prescribes, a `theory.problem.Prescription`.
-        Raises ValueError if no plan can have the prescribed algorithm (such as "dpgd-0th") or one of the prescribed
-        values."""
+        """Return the plan of a run with the parameters that a theorem prescribes. Raises ValueError if no plan can have
+        the prescribed algorithm (such as "dpgd-0th") or one of the prescribed values."""
         p = prescription
         noise = check.real("noise_multiplier", p.noise_multiplier, above=0)
         law = _private_algorithm(p.algorithm).law("gaussian")
@@ -242,8 +238,7 @@ class Plan:
     def without_privacy(
         cls, *, n: int, expected_batch: float, sampling: str, step_size: _StepSize, steps: int, **settings: Any
     ) -> "Plan":
-        """Return a plan for MeZO, which makes the same steps as DPZero without clipping and without noise. It is not
-        private.
+        """Return a plan for MeZO: the steps of DPZero without clipping and without noise. It is not private.
 
         The arguments n, expected_batch, sampling, step_size and steps are as in `for_target`. The keyword arguments
         `settings` are those of `for_target` with the names smoothing, direction, directions_per_step, difference and
@@ -254,7 +249,7 @@ class Plan:
         return cls(batches, n=n, steps=steps, clip=0.0, step_sizes=sizes, algorithm="mezo", **settings)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Cached properties are not pickled, since the process that loads the plan can compute them again.
+        # Leaves cached properties out of pickles; the process that loads the plan computes them again.
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
@@ -275,8 +270,7 @@ class Plan:
 
     @property
     def relation(self) -> str:
-        """The name of the neighbouring relation, such as "add-remove"; "" for the algorithm "mezo", which is not
-        private."""
+        """The name of the neighbouring relation, such as "add-remove"; "" for the algorithm "mezo", not private."""
         return str(self.step.relation) if isinstance(self.step, Step) else ""
 
     @property
@@ -287,8 +281,7 @@ class Plan:
 
     @cached_property
     def law(self) -> Mechanism | None:
-        """The distribution of the noise on the sums that a step releases; None for the algorithm "mezo", which adds no
-        noise."""
+        """The distribution of the noise on the sums that a step releases; None for "mezo", which adds no noise."""
         return MECHANISMS[self.step.mechanism] if isinstance(self.step, Step) else None
 
     @cached_property
@@ -305,15 +298,15 @@ class Plan:
 
     @cached_property
     def expected_batch(self) -> float:
-        """The expected number of records in a batch. Sums over a batch are divided by it, not by the batch's actual
-        size."""
+        """The expected number of records in a batch. It, and not the batch's size, divides sums over a batch."""
         return self.sampling.sample_rate * self.n
 
     @cached_property
     def unit(self) -> float:
-        """The factor that turns a number that a step releases into an average, in loss per length. The released number,
-        an integer for private algorithms, is the noisy sum of the records' clipped differences along one direction.
-        Times `unit` it is this noisy sum divided by `expected_batch`."""
+        """What one unit of a released number is in an average of differences, in loss per length: clip / levels /
+        `expected_batch`, where levels is 2^30 for "dpzero". A released number is the noisy sum over a batch of the
+        records' clipped differences along one direction, an integer. For "mezo" the numbers are no integers, and the
+        unit is 1 / `expected_batch`."""
         return self.rule.unit(self.clip) / self.expected_batch
 
     def step_size(self, release: int) -> float:
@@ -330,12 +323,10 @@ class Plan:
         return total if self.law is None else total + self.law.draw(source, self.scale, total.shape)
 
     def moves(self, release: int, sums: Iterable[float]) -> list[tuple[int, float]]:
-        """Return by how much a step moves the weights along each of its K directions: K pairs (number of the direction
-        u, amount).
+        """Return how a step moves the weights along its K directions u, as K pairs (number of u, amount).
 
-        The weights change by the sum of amount * u over the pairs. Directions are numbered over the whole run, so those
-        of a step are release * K to release * K + K - 1. An amount is -step_size(release) / K * `unit` * (released
-        number).
+        The weights change by the sum of amount * u over the pairs. Directions are numbered over the whole run: a step
+        has the numbers release * K to release * K + K - 1. An amount is -step_size(release) / K * `unit` * sum.
 
         Args:
             release: the index of the step, from 0.
@@ -396,7 +387,7 @@ class Plan:
         others = other.settings
         for name, mine in self.settings.items():
             begun = others[name]
-            # Another version may calibrate the noise more closely, and a step size's last bit depend on the processor.
+            # A later version may find less noise, and the last bit of a step size depends on the processor.
             near = name == "noise_multiplier" and math.isclose(mine, begun, rel_tol=1e-6)
             near = near or (
                 name == "step_sizes" and len(mine) == len(begun) and np.allclose(mine, begun, 0, 1e-12 * max(begun))

@@ -1,22 +1,17 @@
-"""Start or resume a run on a torch module: a private one, or one by a function whose name says that it is not private.
+"""Start or resume a training run of a torch module. `make_private_with_epsilon` and `make_private` make private runs.
 
-`make_private_with_epsilon` guarantees the following under the stated neighbouring relation, against an adversary who
-sees every file of the run's folder but `data.key`, all iterates and the code, and knows all other records.
+The guarantee of `make_private_with_epsilon`: all steps of the run together are (target_epsilon, target_delta)-DP under
+the stated neighbouring relation. The adversary may see every file of the run's folder except `data.key`, the weights
+after every step and the code, and may know all other records. A step publishes K integers, sums with integer noise from
+the operating system, so no rounding weakens the guarantee. The number n of records and the expected batch size are
+public, also with the relation "add-remove", where the data set with one record less counts as having the same n.
 
-- All releases together are (target_epsilon, target_delta)-differentially private, exactly: what is released are
-  integers, and their discrete noise comes from the operating system (`privacy.mechanism`; with noise="laplace" the
-  releases are target_epsilon-DP). A step releases K numbers.
-- n = len(data) and q n (q: the sample rate), the denominator of every average, are public. For `add-remove` the
-  neighbour with a record less counts as a data set with the same n and q n.
+The guarantee needs losses in which no record's loss depends on another record. The module is in eval mode while it is
+evaluated, so that batch normalisation does not mix records. Before a run begins, `losses.isolation` tests some records
+and refuses losses that mix them.
 
-What bounds a record's share of a release is that its loss depends on that record alone. Modules are evaluated in eval
-mode: batch normalisation then does not mix records, and dropout does not disturb the difference of two losses. Before a
-run begins, `losses.isolation` refuses losses that mix records, as far as that can be seen.
-
-A start reads every record once, for a digest, makes or opens the folder and, under torchrun, gives every process the
-weights of rank 0. Steps write the folder's file and the trainable weights; modes and buffers are put back. Directions
-come from a public key, batches and noise from the operating system (from the seed in `make_from_seed_not_private`), so
-that the process's generators of random numbers are neither read nor seeded, except while a start tests the losses.
+A start reads every record once. A step writes the run's file and the trainable weights, and nothing else. The process's
+random number generators are neither used nor seeded, except while the start tests the losses.
 """
 
 import os
@@ -57,15 +52,15 @@ from dpzero_theory.privacy.schedule import SECRET_BYTES
 
 _Place = str | os.PathLike[str]
 _KEY = 16
-"""The length, in bytes, of the public key from which a run's directions are computed."""
+"""The length, in bytes, of the public key from which a run's random directions are computed."""
 _SMALL_STEP, _MOST_AT_ONCE, _LEAST_BLOCKS = 4e7, 16, 100
-"""A step of fewer floating-point operations than `_SMALL_STEP`, at 2 a weight for each evaluation of a record, may be
-quicker than the two waits for the disk that paying for it takes, some milliseconds. Then one payment covers up to
-`_MOST_AT_ONCE` steps, but a run has at least `_LEAST_BLOCKS` payments."""
+"""Whether a run saves time by writing to disk less often. If a step takes fewer than `_SMALL_STEP` floating-point
+operations (two for each trained weight and each evaluation of a record's loss), one write charges up to `_MOST_AT_ONCE`
+steps to the privacy budget, but a run makes at least `_LEAST_BLOCKS` such writes."""
 
 
 class _Execution(TypedDict, total=False):
-    # How a run is executed, which changes neither its plan nor its privacy
+    # Keyword arguments that say how a run is executed; they change neither its plan nor its privacy.
     micro_batch: int
     points_at_once: int
     collate: Collate
@@ -91,39 +86,40 @@ def make_private_with_epsilon(
     public_data: Data | None = None,
     **options: Unpack[_Options],
 ) -> Run:
-    """Start or resume a run of private releases that together cost at most (target_epsilon, target_delta).
+    """Start or resume a private run whose steps together cost at most (target_epsilon, target_delta).
 
-    The run follows the plan with the least noise for this target.
+    The noise is the least that meets this target.
 
     Args:
-        module: the module whose parameters with requires_grad are trained.
-        losses: a function (module, batch) -> a tensor of shape (batch,), one loss for each record; None with the option
-            `engine`, which evaluates them.
-        data: the private records, a map-style data set. Their number is n.
-        folder: the folder of the run, new or empty, or with resume=True the folder of an earlier run.
-        settings: "auto" chooses every setting that is not among the options, prints on standard error how much time
-            and memory the run takes and a program that repeats the choice. If all parameters of a transformers model
-            have requires_grad, it takes that from all but the last normalisation and a new head: that of a model
-            without output embeddings, such as a classifier, or one whose biases are all 0. Of the private records only
-            their number counts; they are read to be compared with the public ones. None, the default, chooses nothing.
-        public_data: public or synthetic records like the private ones, from which settings="auto" chooses in at most
-            about a minute; made by `by_user` if the private ones are. It must share no record with `data`. None chooses
-            what was good in earlier runs that trained such weights: adapters, a normalisation, all weights, or a head
-            or small model.
-        options: the settings of the plan, as `Plan.for_target` describes them, of which target_epsilon and target_delta
-            must be given, and unless `settings` is "auto" also steps (or epochs), expected_batch, clip, step_size,
-            smoothing, relation and sampling; and any settings of how the run is executed, as `make_private` describes
-            them.
+        module: the module to train. Its parameters with requires_grad=True are trained.
+        losses: a function that takes the module and a batch, and returns the losses of the records, shape (batch,).
+            None if the option `engine` is given, which then computes the losses.
+        data: the private records, a map-style data set. Its length is n, the number of records.
+        folder: the folder for the run's files: new or empty, or with resume=True the folder of an earlier run.
+        settings: None requires the caller to give all settings. "auto" chooses those that the caller leaves out, and
+            prints to standard error the expected time and memory, and a program with the chosen values. It uses the
+            number of the private records; their contents are only compared with public_data. If every parameter of a
+            transformers model has requires_grad=True, "auto" sets it to False for all but the last normalisation layer
+            and a new head. A head counts as new if the model has no output embeddings (a classifier) or if its biases
+            are all 0.
+        public_data: public or synthetic records like the private ones, none of which is in `data`. settings="auto"
+            tries settings on them, for about a minute at most. If `data` was made by `by_user`, public_data must be
+            too. None lets "auto" take values that did well in earlier runs that trained the same kind of weights:
+            adapters, a normalisation layer, all weights, or a head or small model.
+        options: keyword arguments of `Plan.for_target` (target_epsilon, target_delta, sampling and so on), and of
+            `make_private` that say how the run is executed (micro_batch, resume and so on). target_epsilon and
+            target_delta are required. Without settings="auto", so are steps or epochs, expected_batch, clip, step_size,
+            smoothing, relation and sampling.
 
     Returns:
-        The run, as `make_private` returns it. `run.run()` makes all steps that are left, and `run.get_epsilon(delta)`
-        says what may be claimed.
+        The run. `run.run()` makes all its remaining steps, and `run.get_epsilon(delta)` returns the epsilon that may be
+        claimed. What `make_private` says about the weights of a resumed run holds here too.
 
     Raises:
-        ValueError: an argument that is unknown, missing or outside its range; settings="auto" with an engine or with
-            several processes; public_data without it, or that shares a record with data.
-        PreconditionError: there is no least noise; see `Plan.for_target`.
-        Exception: the errors of `make_private`.
+        ValueError: an argument is unknown, missing or outside its range; settings="auto" is given with an engine or in
+            several processes; or public_data is given without settings="auto", or shares a record with `data`.
+        PreconditionError: there is no least noise, because any noise meets the target (see `Plan.for_target`).
+        Exception: any exception of `make_private`.
     """
     _require(module, losses, data, folder, options)
     if settings is not None:
@@ -155,68 +151,63 @@ def make_private(
     target_epsilon: float | None = None,
     **execution: Unpack[_Execution],
 ) -> Run:
-    """Start or resume a run of the private releases of a plan, for example of a theorem's (`Plan.from_prescription`).
+    """Start or resume a private run that follows a given plan, for example the plan of a theorem
+    (`Plan.from_prescription`).
 
     Args:
-        module: its parameters with requires_grad are trained, from the values that they have. Under torchrun every
-            process makes the same run, of the whole module or of one that `fully_shard` has sharded over them.
-        losses: a function (module, batch) -> a tensor of shape (batch,), whose entry i is the loss of record i and of
-            no other record; see `losses.evaluation.Losses`. None with an `engine`.
-        data: the private records, a map-style data set; their number is the plan's n.
-        plan: what is released and how it moves the weights; of a private algorithm.
-        target_delta: the delta that the run's cost must meet, 0 < delta < 1; with Laplace noise also 0.
-        folder: a path that is new or empty, or with `resume` this run's folder. It holds what is paid for and what was
-            released; see `files.folder`.
-        target_epsilon: the largest epsilon > 0 that the plan may cost at target_delta; None for what the plan costs
-            there.
-        execution: how the run is executed, any of the following settings; where no default is named it is None.
-        micro_batch: the number of records that are evaluated at a time, an integer >= 1; 64 if left out. It changes
-            memory, speed and rounding.
-        points_at_once: how many of a step's points (the weights x + shift u) are evaluated in one pass, an integer from
-            1, the default, to their number: 2 K with central differences, K + 1 with forward ones, and K derivatives
-            with exact ones. More than 1 needs low-rank directions (`weights.shifted`). It changes memory, speed and
+        module: the module to train. Its parameters with requires_grad=True are trained, from their present values.
+            Under torchrun every process calls this function, with its copy of the whole module or with its shard of a
+            module under `fully_shard`.
+        losses: a function that takes the module and a batch, and returns a tensor of shape (batch,), whose entry i is
+            the loss of record i and depends on no other record. None if an `engine` is given.
+        data: the private records, a map-style data set of plan.n records.
+        plan: the settings of the run, a `Plan` with a private algorithm.
+        target_delta: the delta at which the run's cost is stated, 0 < delta < 1; with Laplace noise also 0.
+        folder: the folder for the run's files: a path that is new or empty, or with `resume` the folder of this run.
+        target_epsilon: the largest epsilon > 0 that the plan may cost at target_delta. None allows what the plan costs.
+        execution: the keyword arguments below, which say how the run is executed. All may be left out.
+        micro_batch: how many records are evaluated at a time, an integer >= 1; by default 64. It changes memory, speed,
             rounding.
-        collate: a function from a list of records to the batch that `losses` takes; torch's default_collate if None.
-        resume: True goes on with the run in the folder, for which plan, losses, data, target_delta, target_epsilon,
-            isolation and, unless it is None, paid_at_once must be those with which the run was begun; the other
-            settings may differ. False, the default, begins a run, and refuses a folder that holds one. "moved" is True
-            for a folder that was copied, or brought from another disk, which is sound only if no other copy of the
-            folder is ever resumed.
-        paid_at_once: how many releases are paid for together, an integer m >= 1. To pay for a release is to write into
-            the run's file that the release counts towards the budget, before its noise is drawn. For m releases the run
-            waits twice for the disk: once for the payment and once for what was released. After a crash up to m
-            releases count though they were not made; after a power failure the file may lack the last m releases (but
-            none that a checkpoint has). None takes up to 16 where a step is quicker than the disk, else 1.
-        isolation: how it is made sure that a record's loss depends on no other record: "probed" (the default), by tests
-            of a few records at the start, or "exact", to the last bit, since every record is evaluated by itself
-            (micro_batch is then 1); see `losses.isolation`. With a batch-invariant engine it is "exact" at any
-            micro_batch.
-        engine: evaluates the losses in place of `losses` and `collate`, which must then be None: an
-            `engines.engine.Engine`, which gets lists of records as the data set returns them; or "vllm", for an engine
-            of vLLM (the `vllm` extra) in this process, if the module is a causal language model of transformers with
-            LoRA factors of peft (`engines.texts` describes the records). None evaluates `losses` with the module.
-        states_memory: how much host memory, in GiB (2^30 bytes), may hold what frozen layers below the trained weights
-            compute from each record, a number >= 0; 2 if left out. These layers then run once for each record, and
-            beyond that memory once in each step (`losses.states`). 0 runs the whole module at every point. It changes
-            memory, speed and rounding.
+        points_at_once: how many of a step's points are evaluated in one forward pass, an integer >= 1; by default 1. A
+            point is the weights shifted along a direction. A step with K directions has 2 K points with central
+            differences, K + 1 with forward differences, and K derivatives with exact ones. More than 1 requires
+            low-rank directions. It affects memory, speed and rounding.
+        collate: a function that takes a list of records and returns the batch for `losses`; by default None, which
+            means torch's default_collate.
+        resume: False, the default, starts a run, and refuses a folder that holds one. True continues the run in the
+            folder. The arguments plan, losses, data, target_delta, target_epsilon, isolation and, unless it is None,
+            paid_at_once must then be the same as at the run's start. "moved" does the same for a folder that was copied
+            or brought from another disk; it is only safe if no other copy of the folder is ever resumed.
+        paid_at_once: how many steps are charged to the privacy budget together, an integer m >= 1. The run writes the
+            charge to its file before it draws the noise of these steps, and so waits for the disk twice in m steps.
+            After a crash up to m steps stay charged although they were not made; after a power failure the file may
+            lack the last m steps, but none that a checkpoint includes. None, the default, means up to 16 if a step is
+            faster than the disk, and otherwise 1.
+        isolation: how the run ensures that a record's loss depends on no other record. "probed", the default, tests
+            some records at the start. "exact" evaluates each record alone (micro_batch is then 1), so that even
+            rounding does not depend on other records. With a batch-invariant engine it is "exact" at any micro_batch.
+        engine: an `engines.engine.Engine`, which computes the losses from lists of the records as `data` returns them;
+            or "vllm", for a vLLM engine in this process, which requires the `vllm` extra and a causal language model of
+            transformers with LoRA adapters of peft. `losses` and `collate` must then be None. By default None.
+        states_memory: how much host memory, in GiB, may hold the outputs of frozen layers below the trained weights, a
+            number >= 0; by default 2. These layers then run once for each record in the whole run, or once in each step
+            for records that do not fit. 0 runs the whole module at every point. It affects memory, speed and rounding.
 
     Returns:
-        The run, before its first step or resumed. A resumed run's module must have the weights with which the run
-        began, or the caller loads a checkpoint with `run.load_state_dict` before the first step, which moves the
-        weights to where the run was. That step raises TranscriptError for any other weights.
+        The run, before its first step or resumed. The module of a resumed run must have the weights with which the run
+        began, or the caller must load a checkpoint by `run.load_state_dict`; with any other weights the first step
+        raises TranscriptError. The first step brings the weights to where the run stopped.
 
     Raises:
-        ValueError: an argument that is unknown, missing or outside its range, a setting that is not the resumed run's,
-            a plan that costs more than the target, a plan whose `shape` (how much longer directions are along some
-            weights) was measured on records that are in data, a module whose weights cannot be trained
-            (`weights.module.Weights`), or losses that `losses.isolation.examine` refuses: losses that are not one for
-            each record, depend on other records, do not read every trained parameter, are not finite for two or more,
-            and over a quarter, of up to 32 records spread over the data, do not change with the weights, or cannot be
-            evaluated at several points in one pass; and bitsandbytes' 8-bit layers with a threshold for outliers.
-        FileExistsError, FileNotFoundError: a new run's folder is not empty; or there is no run to resume.
-        OSError: a new run's folder cannot be made.
+        ValueError: an argument is unknown, missing or outside its range, or differs from the resumed run's; the plan
+            costs more than target_epsilon; its `shape` was measured on records that are in `data`; the module has
+            weights that cannot be trained (`weights.module.Weights`) or an 8-bit layer of bitsandbytes with a threshold
+            for outliers; or the tests at the start refuse the losses (`losses.isolation.examine` says for what).
+        FileExistsError: the folder of a new run is not empty.
+        FileNotFoundError: there is no run to resume.
+        OSError: the folder of a new run cannot be made.
         LedgerError: the run's file is damaged, in use or, unless `resume` is "moved", a copy.
-        Exception: what the losses raise, if they raise for every record that the start tests.
+        Exception: the losses raise an exception for every record that is tested at the start.
     """
     _require(module, losses, data, folder, execution, plan)
     epsilon = plan.epsilon(target_delta).upper if target_epsilon is None else target_epsilon
@@ -238,28 +229,29 @@ def make_from_seed_not_private(
     folder: _Place | None = None,
     **execution: Unpack[_Execution],
 ) -> Run:
-    """Start or resume a reproducible run of any plan, whose directions, batches and noise all come from a seed.
+    """Start or resume a run whose directions, batches and noise are computed from a seed, which makes it not private.
 
-    It is for tests and comparisons, and not private, whatever the plan's noise: whoever knows the seed removes the
-    noise. It has no budget, and `get_epsilon` is infinity. With a plan from `Plan.without_privacy` the run is MeZO,
-    without clip and noise.
+    Whoever knows the seed can remove the noise, so use this for tests and comparisons. The run has no privacy budget,
+    and its `get_epsilon` returns infinity. With a plan of `Plan.without_privacy` the run is MeZO, without clip and
+    noise.
 
     Args:
-        module: the module whose parameters with requires_grad are trained.
-        losses: a function (module, batch) -> a tensor of shape (batch,), one loss for each record; None with `engine`,
-            one of the settings, which evaluates them.
-        data: the records, a map-style data set.
-        plan: the plan of the run, of any algorithm.
+        module: the module to train. Its parameters with requires_grad=True are trained.
+        losses: a function that takes the module and a batch, and returns the losses of the records, shape (batch,).
+            None if the setting `engine` is given, which then computes the losses.
+        data: the records, a map-style data set of plan.n records.
+        plan: the settings of the run, with any algorithm.
         seed: an integer in [0, 2^64).
-        folder: the folder of the run, new or empty, or with resume=True the folder of an earlier run; None for no file.
-        execution: settings of how the run is executed, as `make_private` describes them. With isolation="probed" the
-            start tests only that `losses` gives one loss for each of a few records and reads every trained parameter.
+        folder: the folder for the run's files: new or empty, or with resume=True the folder of an earlier run. None: no
+            files.
+        execution: the same keyword arguments as in `make_private`, from micro_batch on. With isolation="probed" the
+            start only tests that `losses` returns one loss for each of two records and reads every trained parameter.
 
     Returns:
         The run, before its first step or resumed.
 
     Raises:
-        Exception: the errors of `make_private`.
+        Exception: any exception of `make_private`.
     """
     _require(module, losses, data, "" if folder is None else folder, execution, plan)
     key = integer("seed", seed, at_least=0, at_most=2**64 - 1).to_bytes(_KEY, "little")
@@ -285,9 +277,9 @@ def _make(
     engine: Engine | str | None = None,
     states_memory: float = 2.0,
 ) -> Run:
-    # `key` is the public key of the directions of a new run, 16 bytes; `budget` (epsilon, delta) is the most that a
-    # private run may cost; `seed` is that of the noise and batches of a run that is not private. The other arguments
-    # are those of `make_private`.
+    # `key` has the 16 bytes from which a new run computes its directions. `budget` is the (epsilon, delta) that a
+    # private run may cost, and None for a run that is not private. `seed` then determines its noise and its batches.
+    # The other arguments are those of `make_private`.
     micro_batch = integer("micro_batch", micro_batch)
     at_once = integer("points_at_once", points_at_once, at_most=_points(plan))
     choice("isolation", isolation, ISOLATIONS)
@@ -312,7 +304,7 @@ def _make(
     private = budget is not None
     if isinstance(losses, Engine) and losses.invariant:
         isolation = "exact"
-    elif isolation == "exact":  # A record that is evaluated alone has the same loss, to the last bit, in every batch
+    elif isolation == "exact":  # Evaluated alone, a record has the same loss, to the last bit, whatever its batch
         micro_batch = 1
     isolation = isolation if private or isolation == "exact" else ""
     header = Header(plan, ranks.lead(key.hex), "", private=private, isolation=isolation, unit=unit)
@@ -335,18 +327,18 @@ def _make(
 
     try:
         header = ranks.lead(open_folder)
-        weights.directions = header.directions  # A resumed run goes on with the key in its file
+        weights.directions = header.directions  # A resumed run takes the key of the directions from its file
         vectors = sum(weight.numel() for weight in weights.parameters if weight.ndim < 2)
         if weights.directions.law.rank and vectors and ranks.rank == 0 and watched():
             told = (
                 f"{plan.direction}: {vectors:,} of {weights.d:,} trained weights are in no matrix and get random signs"
             )
             print(told, file=sys.stderr)
-        # Sampling amplifies privacy only if nobody knows the batches, so the operating system draws them. What batches
-        # have in common, such as the order of an epoch, comes from the secret, so that a resumed run goes on with it.
+        # The accounting assumes that nobody knows the batches, so the operating system draws them. What several batches
+        # share, such as the order of an epoch, is computed from `secret`, so that a resumed run can continue it.
         if seed is None:
             source: random.Random = random.SystemRandom()
-            secret = files.secret if files else bytes(SECRET_BYTES)  # Only rank 0 draws batches and needs the secret
+            secret = files.secret if files else bytes(SECRET_BYTES)  # Only rank 0, which has `files`, draws batches
         else:
             source, secret = random.Random(seed), seed.to_bytes(SECRET_BYTES, "little")
         batches = plan.sampling.drawer(source, secret, plan.n)
@@ -364,10 +356,10 @@ def _make(
 def _chosen(
     module: nn.Module, losses: Any, data: Data, folder: _Place, public_data: Data | None, options: Any, narrowed: bool
 ) -> Any:
-    # Does what settings="auto" of `make_private_with_epsilon`, whose arguments these are, says: returns all options,
-    # and prints them as a program. A resumed run gets the settings in its folder, and nothing is printed. `narrowed`
-    # says whether `auto.narrow` has frozen most of the module, which the program must then do too. Of the private
-    # `data` only the number of records is used, and that none of them is in `public_data`.
+    # Implements settings="auto" of `make_private_with_epsilon`: returns `options` with the chosen settings added, and
+    # prints a program that makes the run with them. A resumed run takes the settings from its folder, and prints
+    # nothing. `narrowed` says whether `auto.narrow` has frozen most of the module; the program then freezes it too.
+    # The private `data` is used only for its length, and to check that no record is also in `public_data`.
     if options.get("engine") is not None or Ranks().count > 1:
         raise ValueError("settings must be given with an engine and with several processes; got 'auto'")
     collate, resumed = options.get("collate"), bool(options.get("resume"))
@@ -396,9 +388,9 @@ def _chosen(
 
 
 def _engine_or_losses(engine: object, losses: Losses | None, module: nn.Module, points: int) -> Losses:
-    # `points` is how many points a step evaluates, for an engine of vLLM, which is made here if `engine` is "vllm".
+    # Returns what computes the losses. `points` is the number of shifted weights that a step evaluates.
     if engine is None:
-        assert losses is not None  # `_require` has refused it
+        assert losses is not None  # `_require` has refused None here
         return losses
     if losses is not None:
         raise ValueError(f"losses must be None with an engine, which evaluates them; got {type(losses).__name__}")
@@ -413,11 +405,11 @@ def _engine_or_losses(engine: object, losses: Losses | None, module: nn.Module, 
 def _evaluated(
     module: nn.Module, data: Data, losses: Losses, collate: Collate, micro_batch: int, states_memory: float
 ) -> tuple[Data, Losses, Collate, int]:
-    # Returns the data set, losses, collate function and micro-batch with which a run evaluates its records. They are
-    # the arguments, with four exceptions. If `losses` is an `Engine`, the batch is the list of the records. If
-    # `collate` masks tokens at random, the data set draws masks by record and step. The outputs of frozen layers are
-    # computed once for each record and kept while they fit into `states_memory` GiB (0 for never). If `data` is by
-    # user, users are evaluated one by one, in parts of `micro_batch` texts, and the micro-batch returned is 1, a user.
+    # Returns the data set, losses, collate function and micro-batch size with which a run evaluates its records: the
+    # arguments, but wrapped in four cases. An `Engine` gets the list of the records as its batch. If `collate` masks
+    # tokens at random, the data set draws a record's mask in each step. Outputs of frozen layers are computed once for
+    # each record, and kept while they fit into `states_memory` GiB (0: never kept). If a record is a user with many
+    # texts (`ByUser`), the micro-batch is one user, whose texts are evaluated `micro_batch` at a time.
     users = data if isinstance(data, ByUser) else None
     if isinstance(losses, Engine):
         if collate is not None or users is not None:
@@ -439,7 +431,7 @@ def _points(plan: Plan) -> int:
 
 
 def _default_paid_at_once(plan: Plan, d: int) -> int:
-    # Only public numbers decide: a step is not timed, since its time depends on the records.
+    # Decides by public numbers alone. A step is not timed, since its time depends on the private records.
     small = 2 * d * _points(plan) * plan.expected_batch < _SMALL_STEP
     return max(1, min(_MOST_AT_ONCE, plan.steps // _LEAST_BLOCKS)) if small else 1
 
@@ -447,31 +439,31 @@ def _default_paid_at_once(plan: Plan, d: int) -> int:
 def _same_on_every_rank(
     ranks: Ranks, data: Data, unit: str, digest: Callable[[bytes], str], losses: Losses, plan: Plan, settings: str
 ) -> Plan:
-    # Returns rank 0's plan; raises ValueError if the arguments differ between ranks, each of which calls this with its
-    # own, or if data has not n records. `unit` says what a record is, `digest(key)` digests the records under a secret
-    # key, and `settings` has micro_batch, points_at_once and isolation.
+    # Every rank calls this with its own arguments. Returns rank 0's plan, or raises ValueError if the arguments differ
+    # between ranks or `data` does not have n records. `unit` says whether a record is a user, `digest(key)` returns a
+    # keyed digest of all records, and `settings` is a text with micro_batch, points_at_once and isolation.
     first = ranks.lead(lambda: plan)
     ranks.every(lambda: plan.require_same(first, "rank 0"))
     if len(data) != first.n:
         raise ValueError(f"data must hold the plan's n = {first.n} records; got {len(data)}")
     ranks.require_same("micro_batch, points_at_once and isolation must be the same", lambda: settings)
     ranks.require_same("losses must be the same function", lambda: of_losses(losses))
-    # Ranks exchange digests under a key that nothing else uses, so that they say nothing of the records later
+    # The digests that ranks exchange use a key of their own, so that they reveal nothing about the records later
     secret = ranks.lead(lambda: os.urandom(SECRET_BYTES))
     ranks.require_same("data must hold the same records in the same order", lambda: unit + digest(secret))
     return first
 
 
 def _require(module: object, losses: object, data: Data, folder: object, execution: Any, *plans: object) -> None:
-    # `plans` is the plan alone, or empty for `make_private_with_epsilon`, which makes its plan afterwards.
+    # Checks the arguments that the functions of this module share. `plans` is empty or holds the plan.
     engine, collate = execution.get("engine"), execution.get("collate")
-    losses = list if losses is None and engine is not None else losses  # `_engine_or_losses` looks at both
+    losses = list if losses is None and engine is not None else losses  # `_engine_or_losses` checks the two
     if not isinstance(folder, str | os.PathLike):
         raise ValueError(f"folder must be a path, where a private run keeps its ledger; got {shown(folder)}")
     if not isinstance(module, nn.Module):
         raise ValueError(f"module must be a torch.nn.Module; got {shown(module)}")
     require_data(data)
-    # Compared first, since plans for other n on some ranks would be refused with a message that does not name data
+    # Compared first: ranks with different numbers of records have different plans, and that message would not name data
     Ranks().require_same("data must hold as many records", lambda: str(len(data)))
     for name, value in (("losses", losses), ("collate", default_collate if collate is None else collate)):
         if not callable(value):
