@@ -1,19 +1,17 @@
-"""A run on a torch module: the step, and what makes the run survive crashes and interrupts.
+"""The class `Run`, which makes the steps of a training run, and continues them after crashes and interrupts.
 
-A step does the following, in the order that crash safety needs. It pays for the release in the run's file (on disk),
-draws the secret batch, evaluates every micro-batch at the points of the difference rule, sums the clipped differences,
-adds noise once, writes what is released into the file, and moves the weights. It is on disk before the next payment,
-before a checkpoint and at the end. A crash loses at most the releases that were paid for together (`paid_at_once`):
-they stay paid for, and their directions are not used again, since directions are numbered as releases are. A resumed
-run has the weights of a checkpoint, or the initial ones, moved by the later releases in the file.
+A step does the following, in this order: it writes into the run's file that one more step counts towards the privacy
+budget, draws the secret batch, evaluates the records' losses at shifted weights, sums their clipped differences, adds
+noise, writes the noisy sums into the file, and moves the weights by them. A step that a crash prevents after it was
+counted stays counted, and is skipped. A resumed run starts from the initial weights or a checkpoint, and first moves
+them by the noisy sums in the file.
 
-After an exception or an interrupt (Ctrl-C) at any point of a step the module has weights that the run had after one of
-its releases, and the next step first catches up with the later ones. If the move itself or a write was interrupted, the
-run refuses to go on until weights are loaded, or until it is resumed. A run is used by one thread.
+After an exception or Ctrl-C within a step, the next step first brings the weights up to date with the file. If the
+write or the move itself was interrupted, the run raises until weights are loaded or it is resumed. Use one thread only.
 
-Nothing else that depends on the records leaves a step. No loss is kept or logged, a loss that raises counts as 0
-without a message (but is raised in a sharded module), and buffers that an evaluation wrote are put back. A batch's size
-is secret too, so nobody should publish how long steps took.
+A step reveals nothing of the records but the noisy sums. No loss is kept or logged; a record whose loss raises an
+exception contributes 0 (in a sharded module the step raises it); and buffers that an evaluation changed are restored.
+The batch's size is secret, so do not publish how long steps took.
 """
 
 import itertools
@@ -39,33 +37,31 @@ from dpzero_theory.privacy.schedule import Indices
 from dpzero_theory.privacy.step import Step
 
 _REFRESH = 0.5
-"""The least time between two lines of progress, in seconds."""
+"""The least time between two updates of the progress line, in seconds."""
 
 
 def watched() -> bool:
-    """Whether standard error is shown by a terminal or a notebook, where progress is of use."""
+    """Whether somebody sees standard error: it is a terminal, or the process belongs to a notebook."""
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 class Run:
-    """A run of the algorithm that its plan names, made by the functions of `optim.private`.
+    """A training run, private or not, as the functions `make_...` of `optim.private` return it.
 
     Args:
-        header: what the run was begun with, a `Header`: `plan`, the public settings; `key`, from which directions are
-            computed; the initial weights' fingerprint; whether the run is private; and others.
+        header: what was fixed when the run began: the `Plan`, the public key of the random directions, a hash of the
+            initial weights, whether the run is private, and more (`Header`).
         weights: the trainable weights of the module.
-        sums: an object that evaluates a batch of records and sums their clipped differences.
-        noise: the source of the noise of the releases.
-        batches: a function from a release's number, from 0, to the numbers of the records in its batch, an array of
-            integers.
-        file: the run's open file; None on ranks other than 0.
-        ranks: the processes of the run.
+        sums: an object that evaluates the losses of a batch and returns the sums of its records' clipped differences.
+        noise: the source of the noise that is added to these sums.
+        batches: a function from the index of a step, from 0, to an integer array, the indices of its batch's records.
+        file: the open file of the run, in memory if the run has no folder; None on ranks other than 0.
+        ranks: the processes that make the run together.
 
     Attributes:
         plan: the public settings of the run.
-        weights, sums: as given.
-        private: whether noise and batches come from the operating system, and not from a seed. Then each release is
-            paid for: before its noise is drawn, the file says that it counts towards the budget.
+        weights, sums: the arguments.
+        private: whether the noise and the batches come from the operating system; if False, they come from a seed.
     """
 
     def __init__(
@@ -82,33 +78,32 @@ class Run:
         self.plan: Plan = header.plan
         self.weights = weights
         self.weights.untrained.begin()
-        # The start has refused losses that read weights behind torch's functions, so steps need not look for them
+        # The start of the run has refused losses that read weights in unsupported ways, so steps need not check again
         self.weights.guarded = False
         self.sums = sums
         self.private = header.private and noise.private
         self._header, self._ranks = header, ranks
         self._file: Any = file  # Only rank 0 has the file
         self._noise, self._batches = noise, batches
-        self._paid = range(0)  # The releases that this process has paid for and not made yet
-        self._position: int | None = None  # How many releases have moved the weights; None if unknown
-        self._current = False  # Whether all releases in the file have moved the weights
+        self._paid = range(0)  # Indices of steps that are counted towards the budget, but not made yet
+        self._position: int | None = None  # The index after that of the last step that moved the weights; None if unknown
+        self._current = False  # Whether every step in the file has moved the weights
 
     def step(self) -> Record:
-        """Make one release, move the weights by it, and return what was released, a `Record` (of the run's file).
+        """Make one step, and return a `Record`: the step's index and the noisy sums by which it has moved the weights.
 
-        A data record whose loss raises counts as 0, except in a sharded module, where the step raises the exception.
+        A record whose loss raises an exception contributes 0, but in a sharded module the step raises the exception.
 
         Raises:
-            BudgetSpentError: no release of the plan is left (`releases_left`).
-            LedgerError: the run's file cannot be written, before the release, to count it towards the budget, or after
-                it, to record it.
-            TranscriptError: the weights cannot catch up with the run's file (`catch_up`).
-            ValueError: an evaluation has written a frozen parameter or a buffer of more than 2^22 elements (smaller
-                ones are put back), or `catch_up` raises it.
+            BudgetSpentError: the plan has no step left.
+            LedgerError: the run's file cannot be written.
+            TranscriptError: the weights cannot be brought up to date with the run's file (`catch_up`).
+            ValueError: the losses have written a frozen parameter or a buffer of more than 2^22 elements (smaller
+                buffers are restored instead), or the weights differ between processes.
         """
         if not self._current:
             self.catch_up()
-        self._current = False  # A step that fails leaves it False, so that the next one catches up first
+        self._current = False  # If this step fails, this stays False, and the next step catches up first
         release, batch = self._ranks.lead(self._begin)
         total = self.sums.total(release, batch)
         record = self._ranks.lead(lambda: self._write(release, self.plan.noisy(total, self._noise)))
@@ -123,19 +118,20 @@ class Run:
         progress: bool | None = None,
         loss_at_start: float = LOSS_AT_START,
     ) -> None:
-        """Make all steps that are left, after the weights have caught up with the run's file (`catch_up`).
+        """Make all remaining steps.
 
         Args:
-            callback: a function that is called after each step with what the step released; None for none. If it ends
-                the run by an exception because of what it saw, the run has cost what its plan costs (`get_epsilon`).
-            progress: whether a line on standard error says how many steps are made and about how long the rest takes;
-                None shows it in a terminal and in a notebook. At the end a line says whether the run has learned.
-            loss_at_start: about what the mean loss was before training, a public guess by which a run that diverges is
-                known (`verdict.Descent`). A warning says so as soon as it is seen.
+            callback: a function that is called after each step with the step's `Record`, its index and noisy sums; None
+                calls nothing. If it stops the run by an exception that depends on these sums, the run still costs what
+                the whole plan costs, as `get_epsilon` says.
+            progress: whether to show on standard error how many steps are made and how long the others will take, and
+                at the end whether the run has learned. None shows this only in a terminal or a notebook.
+            loss_at_start: a public guess of the mean loss before training, > 0. If the estimated decrease of the loss
+                is far above it, a warning says that the run diverges (`verdict.Descent`).
 
         Raises:
-            ValueError: the weights of several ranks differ at the end.
-            Exception: what `step` and the callback raise.
+            ValueError: the weights differ between processes at the end.
+            Exception: any exception of `step` or of the callback.
         """
         records = self._ranks.lead(self._records)
         self._catch_up(records)
@@ -162,17 +158,17 @@ class Run:
         self._ranks.require_same("weights must be the same", self.weights.fingerprint)
 
     def descent(self, loss_at_start: float = LOSS_AT_START) -> Descent:
-        """Return a `Descent` that has seen all releases so far; its attribute `verdict` says whether the run learns.
-        `loss_at_start` is a public guess of the mean loss before training, above 0."""
+        """Return a `Descent` that has taken in all steps made so far. Its property `verdict` says whether the run
+        learns. `loss_at_start` is a public guess of the mean loss before training, > 0."""
         return Descent(self.plan, loss_at_start, self._ranks.lead(self._records))
 
     def catch_up(self) -> None:
-        """Move the weights by the releases in the run's file that they do not have yet, as after a resumption.
+        """Move the weights by those steps in the run's file that have not moved them yet, as after a resumption.
 
         Raises:
-            TranscriptError: the weights are neither the initial ones nor those of a checkpoint of this run, or the file
-                ends before the checkpoint.
-            ValueError: the weights of several ranks differ afterwards.
+            TranscriptError: the weights are neither the initial weights nor a checkpoint of this run, or the file has
+                fewer steps.
+            ValueError: the weights differ between processes afterwards.
         """
         if not self._current:
             self._catch_up(self._ranks.lead(self._records))
@@ -202,23 +198,24 @@ class Run:
 
     @property
     def releases_left(self) -> int:
-        """How many steps may still be made: those of the plan, less those that were made and those that an earlier
-        process counted towards the budget, and did not make because it crashed."""
+        """How many steps can still be made: the steps of the plan, less those that were made, and less those that were
+        counted towards the privacy budget but lost in a crash."""
         return self._ranks.lead(self._left)
 
     @property
     def history(self) -> list[Step]:
-        """The releases that count towards the budget by now, as `dpzero_theory.epsilon` takes them: those that were
-        made, and those for which the file was told so beforehand, even if a crash came before they were made. Empty for
-        a run that is not private. `get_epsilon` says what may be claimed."""
+        """The steps that count towards the privacy budget so far, as an argument for `dpzero_theory.epsilon`: those
+        that were made, and those that were counted in advance, even if a crash prevented them. Empty for a run that is
+        not private."""
         return self._ranks.lead(lambda: self._file.history if self._header.private else [])
 
     def get_epsilon(self, delta: float) -> float:
-        """Return the epsilon that the run may claim at delta: 0 before its first step, then that of the whole plan,
-        since a run may be stopped because of what it has released. Infinity if the run is not private.
+        """Return the epsilon that may be claimed for the run at `delta`: 0 before the first step, from then on the cost
+        of the whole plan, and infinity for a run that is not private.
 
-        Where the number of steps made depends on nothing that they released, `dpzero_theory.epsilon` of `history` holds
-        too. Raises ValueError unless 0 < delta < 1, or delta is 0 and the noise has a pure epsilon.
+        The whole plan counts, since the decision to stop a run early may depend on what its steps released. If it does
+        not, `dpzero_theory.epsilon(run.history, delta)` may be claimed too. Raises ValueError unless 0 < delta < 1
+        (with Laplace noise 0 <= delta < 1).
         """
         real("delta", delta, at_least=0.0, below=1.0)
         if not self.private:
@@ -226,12 +223,12 @@ class Run:
         return self.plan.epsilon(delta).upper if self.history else 0.0
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return a checkpoint as tensors by name: each trainable weight under "weights." and its name, under
-        "run.position" how many releases have moved them, and under "run.key" the run's public key.
+        """Return a checkpoint, tensors by name: "weights.NAME" is the trainable parameter NAME, "run.position" the
+        number of steps that have moved the weights (skipped ones included), and "run.key" the run's public key.
 
-        The weights catch up with the file first (`catch_up`). By the key `load_state_dict` refuses a checkpoint of
-        another run. A checkpoint holds released information only, in copies in host memory. Every process must call
-        the method. Sharded weights are gathered on rank 0, whose checkpoint is the one to save; others lack them.
+        The tensors are copies in host memory, as private as the run's steps. The method first brings the weights up to
+        date (`catch_up`). Every process must call it. Sharded parameters are gathered on rank 0, and only its
+        checkpoint holds them, so save that one.
         """
         self.catch_up()
         self._ranks.lead(lambda: self._file.sync())
@@ -241,9 +238,9 @@ class Run:
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Load a checkpoint of this run, which `state_dict` returned in this process or an earlier one.
 
-        The next step first moves the weights by the later releases in the run's file. The weights may be sharded here
-        and whole in the run that wrote the checkpoint, or the other way round. Raises ValueError for a checkpoint of
-        another run or of other weights (names, shapes, types).
+        The next step first moves the weights by the later steps in the run's file. Whether the module is sharded may
+        differ from the run that wrote the checkpoint. Raises ValueError for a checkpoint of another run, or for weights
+        with other names, shapes or types than the module's.
         """
         found = Checkpoint.of(state)
         if found.key != self._header.key:
@@ -254,7 +251,7 @@ class Run:
         self._position = position
 
     def close(self) -> None:
-        """Put back the module's buffers if an evaluation changed them, and close the run's file. Safe to repeat."""
+        """Restore the module's buffers if an evaluation has changed them, and close the run's file. Safe to repeat."""
         self.weights.untrained.settle()
         if self._file is not None:
             self._file.close()
@@ -265,7 +262,7 @@ class Run:
         return int(self._file.releases_left) + len(self._paid)
 
     def _begin(self) -> tuple[int, Indices]:
-        # The number of the next release, now paid for, and the numbers of the records in its batch.
+        # Returns the index of the next step, now counted towards the budget, and the indices of its batch's records.
         if self._header.private:
             paid = self._paid or self._file.spend()
             self._paid, release = paid[1:], paid[0]
@@ -276,7 +273,7 @@ class Run:
         return release, self._batches(release)
 
     def _write(self, release: int, sums: Sums) -> Record:
-        # While a further release is paid for, a later row, `state_dict` or `close` brings this row to disk.
+        # The row need not reach the disk yet if more steps are already counted: then a later call brings it there.
         record = Record(release, tuple(sums.tolist()))
         self._file.record(release, self.plan.row.pack(*record.sums), durable=not self._paid)
         return record
@@ -285,6 +282,6 @@ class Run:
         return [Record(number, self.plan.row.unpack(sums)) for number, sums in self._file.records()]
 
     def _move(self, record: Record) -> None:
-        self._position = None  # A move that is interrupted leaves weights that belong to no release
+        self._position = None  # If the move is interrupted, the weights belong to no step
         self.weights.move_(self.plan.moves(*record))
         self._position = record.release + 1
