@@ -1,9 +1,9 @@
-"""Private runs of torch modules: the names that most programs import.
+"""Private training runs of torch modules: the functions and classes that most programs import.
 
     from dpzero_theory.optim import losses_for, make_private_with_epsilon
 
-`plan` says what a run releases, `private` starts or resumes a run, `run` makes its steps, `verify` checks its folder.
-A name is imported when it is first used, because the trainers need the extras `hf` and `trl`.
+`Plan` holds the settings of a run, `make_private_with_epsilon` and `make_private` start or resume one. Names are
+imported at their first use, since `DPZeroTrainer` and the names after it need the extras `hf` and `trl`.
 """
 
 from typing import TYPE_CHECKING

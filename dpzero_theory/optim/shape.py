@@ -1,17 +1,17 @@
-"""The public shape of a run's directions: how much longer they are along one weight than along another.
+"""How much longer the random directions of a run are along one trained weight than along another: the run's *shape*.
 
-A plan with a shape has the directions u = c 2^e v, entry by entry, in place of the directions v of its law, in the
-differences and in the steps. So E[u u^T] is the diagonal matrix B with the entries c^2 4^e, and not I. The exponents e
-are integers: an entry of a vector of weights has one, and of a matrix each row and each column has one, whose sum is
-that of an entry. So a direction a b^T of low rank stays one: its signs a and b are multiplied by powers of 2. Products
-with powers of 2 are exact, so that shaped directions have the same bits on every device, as others have.
+A run without a shape moves along random vectors v with E[v v^T] = I. A run with a shape moves along vectors u whose
+entry i is c 2^(e_i) v_i, so that E[u u^T] is the diagonal matrix of the numbers (c 2^(e_i))^2. The exponents e_i are
+integers: each entry of a vector of weights has its own, and an entry of a matrix has the sum of its row's exponent and
+its column's. So a matrix a b^T of rank 1 is still of rank 1. Multiplication by a power of 2 is exact, so the entries
+have the same bits on every device.
 
-A shape is a text of JSON, which `losses.shaping.public_shape` makes and a plan holds:
+A shape is public. `losses.shaping.public_shape` computes it from public records, as a text of JSON:
 
-    scale       c > 0
-    exponents   for each trainable parameter its rows' exponents as letters, a to y for -12 to 12, and, if it has two
-                axes or more, after a space its columns'
-    records     digests of the public records from which it was measured, 32 hexadecimal digits each
+    scale       the number c > 0
+    exponents   for each trainable parameter, by name, the exponents of its rows as letters, a to y for -12 to 12, and,
+                if it has two axes or more, after a space those of its columns
+    records     digests of the public records, 32 hexadecimal digits each
 """
 
 import json
@@ -26,29 +26,30 @@ from dpzero_theory import check
 from dpzero_theory.sphere import DIRECTIONS
 
 LARGEST = 12
-"""Exponents are from -12 to 12, so that the powers of 2 and their products are numbers in half precision."""
-_ZERO = ord("m")
+"""Exponents are integers from -LARGEST to LARGEST, so that their powers of 2 can be represented in half precision."""
+_ZERO = ord("m")  # The letter for exponent 0
 Exponents = NDArray[np.int64]
 
 
 class Shape:
-    """The shape of a run's directions: numbers by which the coordinates of a random vector are multiplied.
+    """Factors for the coordinates of a run's random vectors, which make these longer along some weights.
 
     Args:
-        text: the shape as a text, which `losses.shaping.public_shape` returns.
-        direction: the name of the law of the random vectors, such as "rademacher".
+        text: the factors as a text, which `losses.shaping.public_shape` returned.
+        direction: the name of the distribution of the random vectors, such as "rademacher".
 
     Attributes:
-        scale: the number c > 0 by which all coordinates of a direction are multiplied.
-        exponents: for each parameter, by name, the exponents e of its rows and of its columns: entry (i, j) of a
-            direction is also multiplied by 2^(e_i + e_j). A vector has no columns, and its rows are its entries. Of
-            three or more axes, all but the first are flattened into columns.
-        records: the digests of the public records from which the shape was measured (`identity.inputs_digest`).
-        smallest, largest: the smallest and the largest mean square (c 2^e)^2 of a coordinate, where e is e_i + e_j in a
-            matrix. `theory.problem.Problem.shaped` takes them.
+        scale: c > 0, a factor of all coordinates.
+        exponents: for each trainable parameter, by name, two arrays of integers, the exponents e of its rows and of its
+            columns. Coordinate (i, j) has the factor c 2^(e_i + e_j). A parameter with one axis has one row for each
+            entry, and no columns, so that coordinate i has the factor c 2^(e_i). Of three or more axes all but the
+            first are flattened into columns.
+        records: digests of the public records from which the factors were computed (`identity.inputs_digest`).
+        smallest, largest: the squares of the smallest and of the largest factor, which are the mean squares of
+            coordinates. `theory.problem.Problem.shaped` takes them.
 
     Raises:
-        ValueError: a text that `public_shape` has not made, or a law whose vectors are scaled to one length.
+        ValueError: `public_shape` has not made the text, or the distribution scales all vectors to one length.
     """
 
     def __init__(self, text: str, direction: str) -> None:
@@ -68,7 +69,8 @@ class Shape:
         self.smallest, self.largest = (math.ldexp(self.scale, e) ** 2 for e in (smallest, largest))
 
     def require(self, names: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> None:
-        """Raise ValueError unless the shape is of trainable parameters with these names and shapes."""
+        """Raise ValueError unless the factors are for trainable parameters with these names and shapes in this
+        order."""
         given = {
             name: (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (math.prod(shape), 0)
             for name, shape in zip(names, shapes, strict=True)
@@ -79,7 +81,7 @@ class Shape:
 
 
 def text_of(scale: float, exponents: Mapping[str, tuple[Exponents, Exponents]], records: Sequence[str]) -> str:
-    """Return the text of a shape, from which `Shape` reads it. The arguments are the attributes of `Shape`."""
+    """Return the text from which `Shape` reads its attributes scale, exponents and records, the arguments here."""
     letters = {
         name: " ".join("".join(chr(_ZERO + int(e)) for e in part) for part in pair if len(part))
         for name, pair in exponents.items()

@@ -1,17 +1,15 @@
-"""What a run's folder proves, without the data.  python -m dpzero_theory.optim.verify FOLDER
+"""Checks the folder of a training run, without the data:  python -m dpzero_theory.optim.verify FOLDER
 
-The file must be whole, and the releases that are paid for must be those that its plan states, noise included.
-The number of releases paid for and recorded, and epsilon of the whole plan, are computed again.
-Then the privacy statement (`optim.files.statement`) is printed in ten lines (all of it with --full), as JSON or as one
-HTML page.
+The run's file must be complete, and the steps that it counts towards the budget must be steps of its plan, with the
+plan's noise. The epsilon of the whole plan is computed again. Then ten lines of the privacy statement are printed, all
+of it with --full, or the report as JSON or as an HTML page.
 
-With --initial, a file of torch.save with the trainable parameters by name (or a checkpoint), the run is replayed. With
---final the weights in that file are compared bit for bit with those at the end of the replay, or, if the file is a
-checkpoint, with the replay up to there.
-Where anything does not fit, the exit status is 1 and one line on standard error says what. Nothing is written into the
-folder, and the run may go on meanwhile.
+--initial names a file of torch.save with the initial trainable parameters by name, or a checkpoint. The run's steps are
+then made again from these weights. --final names such a file with the final weights, which are compared bit for bit
+with the result, or a checkpoint, which is compared with the result of the steps before it.
 
-What this cannot tell is said at the end of each full report (`_CANNOT_TELL`).
+If a check fails, the exit status is 1 and one line on standard error says why. Nothing is written into the folder, and
+the run may continue meanwhile. A full report ends with what it cannot tell.
 """
 
 import json
@@ -51,8 +49,8 @@ _CANNOT_TELL = (
 
 
 class Finding(NamedTuple):
-    """One line of the report: `name`, what is checked or told; `value`, what was found or, if a check fails, what is
-    wrong; and `holds`, whether the check passed, or None if the value is told and not checked."""
+    """One line of a report: `name`, what the line is about; `value`, what was found or, if a check failed, what is
+    wrong; and `holds`, True if the check passed, False if it failed, and None if the line is not a check."""
 
     name: str
     value: str | int | float
@@ -60,11 +58,11 @@ class Finding(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What was found in a run's folder.
+    """The result of checking a run's folder.
 
     Attributes:
-        findings: a `Finding` for each check or value.
-        statement: the privacy statement; None unless the files can be read, belong together and are of a private run.
+        findings: the lines of the report.
+        statement: the privacy statement; None if the run's file cannot be read or the run is not private.
     """
 
     findings: list[Finding]
@@ -72,13 +70,12 @@ class Report(NamedTuple):
 
     @property
     def fault(self) -> str:
-        """One line that says what does not hold; "" if everything does."""
+        """The names and values of all checks that failed, on one line; "" if every check passed."""
         return "; ".join(f"{f.name}: {f.value}" for f in self.findings if f.holds is False)
 
 
 _REFUSALS = (RuntimeError, OSError, ValueError, ArithmeticError, MemoryError)
-"""The exceptions that reading and checking the files of a run can raise, whatever the files hold; each becomes a
-finding that does not hold."""
+"""The exceptions that reading and checking a run's file may raise. `verify` turns each into a failed check."""
 
 
 def verify(
@@ -87,24 +84,25 @@ def verify(
     final: Checkpoint | None = None,
     loss_at_start: float = LOSS_AT_START,
 ) -> Report:
-    """Check a run's folder, and return the report.
+    """Check the folder of a private run, and return the report.
 
-    Checked are that the files are whole, that no more releases are paid for or recorded than the plan has, and that its
-    epsilon, computed anew, is within the budget; with `initial` and `final` also the weights. Files that cannot be read
-    or do not belong together, and a run that is not private, make a finding that fails; nothing is raised for them.
+    The checks are that the run's file is complete, that it does not count or record more steps than the plan has, and
+    that the plan's epsilon, computed again, is within the budget; with `initial` and `final` also that the steps lead
+    from the former to the latter. A file that cannot be read, a run that is not private and weights of another model or
+    run give a failed check, not an exception.
 
     Args:
-        folder: the folder that the run wrote, or a Trainer's output folder.
-        initial: the weights at the start, from which the run is replayed, as Checkpoint(tensors), where `tensors` has
-            the trainable parameters by their names in the module, of its shapes and dtypes; None to leave that out.
-        final: the weights that are compared bit for bit with the end of the replay, as `initial`, which must be given;
-            or Checkpoint.of(run.state_dict()), compared with the replay up to there. None to leave that out. Weights
-            of another model or run make a finding that fails.
-        loss_at_start: about what the mean loss was before training, above 0; the verdict whether the run has learned
-            rests on it (`verdict.Descent`).
+        folder: the folder of the run, or the output folder of a Trainer.
+        initial: the weights before the first step, Checkpoint(tensors), where `tensors` maps the names of the trainable
+            parameters to tensors of their shapes and dtypes. None checks no weights.
+        final: the weights after the last step, in the same form, or a checkpoint of the run as
+            Checkpoint.of(run.state_dict()). They are compared bit for bit with the weights that the steps in the file,
+            or those before the checkpoint, make from `initial`. None compares nothing.
+        loss_at_start: a public guess of the mean loss before training, > 0. Only the line "verdict", which says whether
+            the run has learned, depends on it.
 
     Raises:
-        ValueError: `final` without `initial`.
+        ValueError: `final` is given without `initial`.
     """
     if final is not None and initial is None:
         raise ValueError("initial must be given with final: the replay begins with it; got None")
@@ -134,8 +132,9 @@ def verify(
 
 
 def _replayed(content: Content, initial: Checkpoint, final: Checkpoint | None) -> list[Finding]:
-    # Return findings: whether the run began with the weights `initial` and, unless `final` is None, whether the run's
-    # releases, those before it if it is a checkpoint, move these to `final`. An error is a finding that does not hold.
+    # Returns lines of the report: whether the run began with the weights `initial` and, unless `final` is None, whether
+    # the run's steps (those before `final`, if it is a checkpoint) lead from there to `final`. An exception of
+    # `_REFUSALS` becomes a failed check.
     try:
         content.replayed(_module_of(initial.weights), 0)
     except _REFUSALS as error:
@@ -147,7 +146,7 @@ def _replayed(content: Content, initial: Checkpoint, final: Checkpoint | None) -
         return [*found, Finding("final weights", "a checkpoint of another run", holds=False)]
     try:
         weights = content.replayed(_module_of(initial.weights), final.position)
-        # Fingerprints compare bits: a NaN equals a NaN with the same bits, and 0 is not -0
+        # Fingerprints are hashes of the weights' bits: a NaN equals a NaN with the same bits, and 0 is not -0
         equal = content.header.weights(_module_of(final.weights)).fingerprint() == weights.fingerprint()
     except _REFUSALS as error:
         return [*found, Finding("final weights", f"no replay: {' '.join(str(error).split())}", holds=False)]
@@ -169,11 +168,11 @@ def _module_of(parameters: Mapping[str, Tensor]) -> nn.Module:
 
 
 def _load(name: str, path: Path | None) -> Checkpoint | None:
-    # A run's checkpoint, or trainable parameters alone
+    # Loads the file of the flag `name`: a checkpoint of a run, or trainable parameters alone
     if path is None:
         return None
     rule = f"{name} must be a file of torch.save with the trainable parameters by name, or a run's state_dict"
-    if not path.is_file():  # To open a pipe could wait for ever
+    if not path.is_file():  # Opening a pipe could wait forever
         raise ValueError(f"{rule}; got {path}")
     try:
         with warnings.catch_warnings():
@@ -192,8 +191,8 @@ def _load(name: str, path: Path | None) -> Checkpoint | None:
 
 
 def _shown(report: Report, form: str, *, full: bool = False) -> str:
-    # `form` is "text", "json" or "html". The text is empty if something does not hold; else it has some ten lines, or
-    # with `full` the whole privacy statement, all findings and `_CANNOT_TELL`. The other forms always have all of it.
+    # Returns the report as "text", "json" or "html" (`form`). The text is empty if a check failed; otherwise it has ten
+    # lines, or with `full` the whole privacy statement, all findings and `_CANNOT_TELL`. JSON and HTML have all of it.
     findings, claimed = report
     if form == "html":
         return document(
@@ -256,9 +255,8 @@ def _parser() -> Parser:
 
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command `python -m dpzero_theory.optim.verify`, which checks the files of a run and prints its privacy
-    statement. `arguments` are the words after the command, by default the process's own. Returns 0 if everything holds,
-    else 1. Bad arguments exit with status 2."""
+    """Run the command `python -m dpzero_theory.optim.verify`, and return its exit status: 0 if every check passed, else
+    1. `arguments` are the words after the command, by default those of the process. Bad ones exit with status 2."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.final is not None and options.initial is None:

@@ -1,1 +1,1 @@
-"""The numbers of one step: differences, clipping, sums over processes, what is released, and how it moves weights."""
+"""The computations of one training step: clipping of the records' numbers, and sums over several processes."""

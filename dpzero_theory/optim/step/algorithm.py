@@ -1,18 +1,16 @@
-"""The algorithms that a run can follow: what a record contributes to a sum, and what 1 in the released sum stands for.
+"""The algorithms of a training run: how the records' numbers of a step become the sums over the batch that it releases.
 
-A step evaluates every record of a batch at the points of its difference rule, and finds how fast the record's loss
-changes along each of K directions: the record's K differences. An algorithm maps these to what is summed over the
-batch; noise is added to the whole sum, never to a part. A further algorithm is a subclass of `Algorithm` and one call
-of `ALGORITHMS.register`. All functions here are pure: numbers in, numbers out.
+In a step each record has K numbers, its *differences*: how fast its loss changes along K random directions. An
+`Algorithm` turns the differences of some records into the K sums of what the records contribute. Noise is added later,
+to the sums over the whole batch. A further algorithm is a subclass of `Algorithm` and one call of
+`ALGORITHMS.register`. The functions here have no side effects.
 
-**Sensitivity.** A record enters only through its own K differences, since the losses must not mix records. The
-differences are clipped jointly to L2 norm C and rounded to a vector of integers whose norm is at most `levels`,
-whatever the losses are (`_to_lattice`). So adding or removing a record moves the sum by at most `levels`, and replacing
-one by at most 2 levels. Sums of integers over micro-batches and processes are exact.
+**Sensitivity.** With `dpzero` a record's K differences are clipped together to L2 norm C, and rounded to K integers whose L2 norm is
+at most `Algorithm.levels`, whatever its loss is. So adding or removing a record changes the vector of sums by at most
+`levels` in L2 norm, and replacing a record by at most 2 levels. Integers are summed exactly.
 
-**Losses that overflow.** The clipped difference of such a record must lie in [-C, C] too: one NaN or infinity in the
-average would reveal the record, and destroy the weights. A NaN becomes 0, and an infinity +C or -C, the limit of the
-clip; of K differences of which some are infinite only the signs of these are kept.
+**Losses that overflow.** A difference that is NaN becomes 0, and an infinite one C or -C, so that every contribution is
+finite. If some of a record's K differences are infinite, its finite ones become 0.
 """
 
 from abc import ABC, abstractmethod
@@ -28,19 +26,18 @@ from dpzero_theory.registry import Registry
 from dpzero_theory.sphere import DIRECTIONS
 
 Sums = NDArray[Any]
-"""Sums of contributions over records, of shape (K,): int64 where they are integers, else float64."""
+"""K sums over records, one for each direction of a step, shape (K,): int64 if an algorithm rounds, else float64."""
 
 _SHRINK = 1e-12
-"""The clip is made smaller by this share of itself before K > 1 differences are rounded to integers. The share exceeds
-the relative rounding error of a norm in float64 for K <= 1000, and takes less than one of the integers."""
+"""The relative amount by which the clip is reduced before K > 1 clipped differences are rounded toward zero. It is more
+than the relative rounding error of a norm in float64 with K <= 1000."""
 
 
 def clip_jointly(rows: Array, clip: float) -> Array:
-    """Return s min(1, C/||s||) for each row s of `rows`, shape (n, K), such as a record's K differences.
+    """Return s min(1, C/||s||) for each row s of `rows`, shape (n, K), where ||s|| is the L2 norm.
 
-    C is `clip` > 0. A NaN counts as 0. In a row with infinite entries these become C or -C before the row is clipped,
-    and the others 0. The norm of a clipped row is at most C up to the rounding of one product and one norm; a row of
-    one number is clipped exactly.
+    C is `clip` > 0. Before, NaN is replaced by 0; in a row with infinite entries these become C or -C, and its other
+    entries 0. The L2 norm of a row of the result is at most C, but for the rounding errors of float64 if K > 1.
     """
     known = np.where(np.isnan(rows), 0.0, rows)
     if known.shape[-1] == 1:
@@ -48,36 +45,34 @@ def clip_jointly(rows: Array, clip: float) -> Array:
     infinite = np.isinf(known)
     known = np.where(infinite.any(axis=1, keepdims=True), np.where(infinite, np.sign(known) * clip, 0.0), known)
     size = np.abs(known).max(axis=1, initial=0.0)
-    unit = np.where(size > 0, size, 1.0)[:, None]  # Divided by its largest entry, a row has squares in float64's range.
+    unit = np.where(size > 0, size, 1.0)[:, None]  # Dividing by the largest entry keeps squares finite.
     scaled = known / unit
     norms = np.linalg.norm(scaled, axis=1, keepdims=True)
     with np.errstate(over="ignore"):
-        inside = norms <= clip / unit  # A row's norm is unit * norms, but this product might overflow.
-    # A row of zeros has norm 0, in whose place 1 divides, so that the row stays zero.
+        inside = norms <= clip / unit  # norms * unit <= clip, without an overflow
+    # A row of zeros is divided by 1 in place of its norm 0.
     clipped: Array = scaled * np.where(inside, unit, clip / np.where(norms > 0, norms, 1.0))
     return clipped
 
 
 def _to_lattice(rows: Array, clip: float, levels: int) -> NDArray[np.int64]:
-    """Clip each row of `rows`, shape (n, K), to L2 norm `clip`, and return it in units of clip/levels, as integers
-    whose L2 norm is at most `levels`, a number from 1 to 2^52. With K = 1 they are rounded to the nearest integer, else
-    toward zero. A NaN counts as 0. A row with infinite entries is clipped as if these were equally large and its other
-    entries 0."""
+    # Clips each row and rounds it to integers, as `Algorithm.contributions` says.
     units = clip_jointly(rows, clip) / clip
     if rows.shape[1] == 1:
         return np.rint(units * levels).astype(np.int64)
-    # Rounding errors of the norm could carry a row beyond `levels`; with a clip smaller by more than these they cannot.
+    # Rounding errors could make a row's norm larger than `levels`, so the clip is reduced by more than these.
     return np.trunc(units * (levels * (1 - _SHRINK))).astype(np.int64)
 
 
 class Algorithm(ABC):
-    """How a record's K differences become what is summed, and what 1 in a released sum stands for.
+    """A rule that turns the records' differences, K numbers for each record, into the K sums that a step releases.
+
+    A record's difference is the rate at which its loss changes along a random direction.
 
     Attributes:
-        name: the word by which a `Plan` names the algorithm.
-        private: whether it clips the differences and adds noise to their sum.
-        levels: the integer that stands for the clip C, where contributions are rounded to integers; 0 where they are
-            not rounded.
+        name: the name of the algorithm in a `Plan`.
+        private: whether a record's differences are clipped and noise is added to the sums.
+        levels: the integer that stands for the clip C in contributions rounded to integers; 0 without rounding.
         dtype: numpy's type of the sums.
     """
 
@@ -87,33 +82,39 @@ class Algorithm(ABC):
     dtype: ClassVar[type] = np.float64
 
     def law(self, noise: object) -> Mechanism:
-        """Return the law of the noise on this algorithm's sums; it is discrete if the sums are integers.
+        """Return the distribution of the noise on this algorithm's sums: on integers if `levels` > 0, else continuous.
 
-        `noise` is the name of the law's family, such as "gaussian" or "laplace". Raises ValueError for an unknown name.
+        `noise` is its family, such as "gaussian" or "laplace". Raises ValueError for an unknown one.
         """
         return noise_law(noise, lattice=self.levels > 0).on(self.levels)
 
     def require(self, direction: object, directions_per_step: object) -> None:
-        """Raise ValueError unless `direction` is a law of `sphere.DIRECTIONS`, low-rank:RANK included, and
+        """Raise ValueError unless `direction` is a name in `sphere.DIRECTIONS` or "low-rank:RANK", and
         `directions_per_step` an integer from 1 to 2^16."""
         DIRECTIONS[direction]  # type: ignore[index]
         check.integer("directions_per_step", directions_per_step, at_most=2**16)
 
     def unit(self, clip: float) -> float:
-        """Return what 1 in a sum over a batch stands for, in the unit of the differences: clip/levels, or 1 without
-        rounding. (`Plan.unit` is this number over the expected batch, for averages.)"""
+        """Return what the number 1 in a sum over a batch stands for, in the unit of the differences: `clip` / `levels`,
+        or 1 if contributions are not rounded. (`Plan.unit` is this divided by the expected batch size.)"""
         return clip / self.levels if self.levels else 1.0
 
     @abstractmethod
     def contributions(self, differences: Array, clip: float) -> Sums:
-        """Return the sum over a micro-batch of what its records contribute: their K differences, for private algorithms
-        clipped together to L2 norm C; shape (K,). If `levels` is not 0, each record's numbers are divided by C/levels
-        and rounded to integers before they are summed, so that their norm is at most `levels`: toward zero, or if K =
-        1 to the nearest integer. `differences` has shape (batch, K), and `clip` is C."""
+        """Return the sums over some records of what each of them contributes, shape (K,).
+
+        A private algorithm shortens each record's K differences to L2 norm `clip`. If `levels` is not 0, it divides
+        them by clip / levels and rounds to integers: to the nearest if K = 1, otherwise toward zero. So the L2 norm of
+        one record's contribution is at most `levels`.
+
+        Args:
+            differences: the differences of each record, shape (records, K).
+            clip: C > 0; not used by an algorithm that is not private.
+        """
 
 
 # Algorithm 2 of the paper "DPZero: Private Fine-Tuning of Language Models without Backpropagation". A record
-# contributes its K differences, clipped together to L2 norm C and rounded to integers in units of C/2^30.
+# contributes its K differences, clipped together to L2 norm C, divided by C/2^30 and rounded to integers.
 class _DPZero(Algorithm):
     name = "dpzero"
     levels = 2**30
@@ -125,17 +126,17 @@ class _DPZero(Algorithm):
 
 
 class _MeZO(Algorithm):
-    # DPZero without clip and noise, which is not private
+    # DPZero without clipping and without noise, so it is not private
     name = "mezo"
     private = False
 
     def contributions(self, differences: Array, clip: float) -> Sums:
-        # Without a clip no finite number can stand for an infinite one, so a difference that is not finite counts as 0.
+        # A difference that is NaN or infinite counts as 0: without a clip there is no largest number to replace it.
         total: Sums = np.where(np.isfinite(differences), differences, 0.0).sum(axis=0)
         return total
 
 
 ALGORITHMS: Registry[Algorithm] = Registry("algorithm")
-"""All algorithms by name; a name that is not there raises ValueError."""
+"""All algorithms by name. Looking up an unknown name raises ValueError."""
 for _algorithm in (_DPZero(), _MeZO()):
     ALGORITHMS.register(_algorithm)

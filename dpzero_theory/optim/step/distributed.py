@@ -1,12 +1,12 @@
-"""Several processes (ranks) as one run: rank 0 leads, and sums and errors reach all of them.
+"""Several processes (ranks) that make one training run together.
 
-Rank 0 alone holds the run's file, the secret batches and the noise. The others are told which records a step uses and
-what was released, so all weights move by the same numbers. Sums are collected in an array with one row for each
-micro-batch, each filled by one rank, so that the total has the same bits however many ranks there are. All ranks must
-call the methods of their `Ranks` in the same order, or they wait for each other for ever.
+Rank 0 alone has the run's file, draws the secret batches and draws the noise. It tells the other ranks which records a
+step uses and what the noisy sums are, so that the weights of all ranks move by the same numbers. Each rank evaluates
+some of a step's micro-batches. Their sums are collected in an array with one row for each micro-batch, so that the
+total has the same bits for any number of ranks.
 
-At the start the other ranks' weights and buffers are overwritten with those of rank 0 (`Ranks.share_`). Modules may be
-sharded by `torch.distributed.fsdp.fully_shard` (`weights.shards`) before the run is made.
+A module may be sharded by `torch.distributed.fsdp.fully_shard` before the run is made. At the start, other weights and
+buffers are overwritten with those of rank 0 (`Ranks.share_`).
 """
 
 from collections.abc import Callable
@@ -22,10 +22,13 @@ _T = TypeVar("_T")
 
 
 class Ranks:
-    """The ranks of a run: those of torch.distributed's default group if that is initialised, else this process alone.
+    """The processes of a run: the default process group of torch.distributed if it is initialised, else this process
+    alone.
+
+    All processes must call the methods of their `Ranks` in the same order; otherwise they wait for each other forever.
 
     Attributes:
-        rank: the number of this process.
+        rank: the index of this process, from 0.
         count: the number of processes.
     """
 
@@ -37,7 +40,7 @@ class Ranks:
         self._device = torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
 
     def lead(self, work: Callable[[], _T]) -> _T:
-        """Call `work` on rank 0 alone, and return on every rank what it returned there, or raise what it raised."""
+        """Call work() on rank 0 only. Return its result on every rank, or raise its exception on every rank."""
         if self.count == 1:
             return work()
         box: list[Any] = [None, None]
@@ -53,7 +56,8 @@ class Ranks:
         return found
 
     def every(self, work: Callable[[], None]) -> None:
-        """Call `work` on each rank. If it raises on some, the exception of the first of these is raised on all."""
+        """Call work() on each rank. If it raises on some ranks, raise the exception of the lowest of them on every
+        rank."""
         if self.count == 1:
             return work()
         mine: Exception | None = None
@@ -81,10 +85,10 @@ class Ranks:
             tensor.copy_(sent.view(tensor.dtype).view(tensor.shape))
 
     def add(self, slots: Sums) -> Sums:
-        """Return the sum of all ranks' arrays `slots`, which have one shape, on every rank.
+        """Return the sum of the arrays `slots` of all ranks, on every rank. The arrays have the same shape.
 
-        Each entry must be zero on all ranks but one, so that the sum has the same bits in any order. `slots` must not
-        be used afterwards: on a CPU it is overwritten and is the result. Only for several ranks.
+        Each entry must be zero on all ranks but one, so that the order of the additions does not matter. Do not use
+        `slots` afterwards: on a CPU it is overwritten with the sum. Only call this with several ranks.
         """
         shared = torch.from_numpy(slots).to(self._device)
         dist.all_reduce(shared)
@@ -92,9 +96,11 @@ class Ranks:
         return total
 
     def require_same(self, rule: str, value: Callable[[], str]) -> None:
-        """Raise ValueError on every rank if value() differs on some rank from rank 0's. The values are not shown.
+        """Raise ValueError on every rank if value() is not the same text on every rank. The message does not show the
+        texts.
 
-        `rule` is the beginning of the message, which says what must be the same. With one rank nothing is called.
+        `rule` begins the message and says what must be the same, such as "data must hold the same records". With only
+        one rank, value() is not called.
         """
         if self.count == 1:
             return

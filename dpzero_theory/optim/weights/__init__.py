@@ -1,1 +1,1 @@
-"""What a run evaluates and moves: the trainable weights of a torch module, and the random directions."""
+"""The trainable weights of a torch module, and the random directions along which a run shifts and moves them."""
