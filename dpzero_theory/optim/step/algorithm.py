@@ -5,9 +5,9 @@ In a step each record has K numbers, its *differences*: how fast its loss change
 to the sums over the whole batch. A further algorithm is a subclass of `Algorithm` and one call of
 `ALGORITHMS.register`. The functions here have no side effects.
 
-**Sensitivity.** With `dpzero` a record's K differences are clipped together to L2 norm C, and rounded to K integers whose L2 norm is
-at most `Algorithm.levels`, whatever its loss is. So adding or removing a record changes the vector of sums by at most
-`levels` in L2 norm, and replacing a record by at most 2 levels. Integers are summed exactly.
+**Sensitivity.** With `dpzero` a record's K differences are clipped together to L2 norm C, and rounded to K integers
+whose L2 norm is at most `Algorithm.levels`, whatever its loss is. So adding or removing a record changes the vector of
+sums by at most `levels` in L2 norm, and replacing one by at most 2 levels. Integers are summed exactly.
 
 **Losses that overflow.** A difference that is NaN becomes 0, and an infinite one C or -C, so that every contribution is
 finite. If some of a record's K differences are infinite, its finite ones become 0.

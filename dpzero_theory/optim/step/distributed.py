@@ -1,6 +1,6 @@
 """Several processes (ranks) that make one training run together.
 
-Rank 0 alone has the run's file, draws the secret batches and draws the noise. It tells the other ranks which records a
+Rank 0 alone has the run's file and draws the secret batches and the noise. It tells the other ranks which records a
 step uses and what the noisy sums are, so that the weights of all ranks move by the same numbers. Each rank evaluates
 some of a step's micro-batches. Their sums are collected in an array with one row for each micro-batch, so that the
 total has the same bits for any number of ranks.
@@ -22,8 +22,7 @@ _T = TypeVar("_T")
 
 
 class Ranks:
-    """The processes of a run: the default process group of torch.distributed if it is initialised, else this process
-    alone.
+    """The processes of a run: the default process group of torch.distributed if there is one, else this process.
 
     All processes must call the methods of their `Ranks` in the same order; otherwise they wait for each other forever.
 
@@ -56,8 +55,7 @@ class Ranks:
         return found
 
     def every(self, work: Callable[[], None]) -> None:
-        """Call work() on each rank. If it raises on some ranks, raise the exception of the lowest of them on every
-        rank."""
+        """Call work() on each rank. If it raises on some ranks, raise the exception of the lowest one on all."""
         if self.count == 1:
             return work()
         mine: Exception | None = None
@@ -96,8 +94,7 @@ class Ranks:
         return total
 
     def require_same(self, rule: str, value: Callable[[], str]) -> None:
-        """Raise ValueError on every rank if value() is not the same text on every rank. The message does not show the
-        texts.
+        """Raise ValueError on every rank if value() is not the same on every rank. The values are not shown.
 
         `rule` begins the message and says what must be the same, such as "data must hold the same records". With only
         one rank, value() is not called.
