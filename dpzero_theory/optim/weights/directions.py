@@ -1,35 +1,30 @@
-"""The random directions u_0, u_1, ... of a run, computed from the run's public key wherever they are needed.
+"""The random directions u_0, u_1, ... of a training run, computed from the run's public key wherever they are needed.
 
-A direction is a vector with one coordinate for each of the d trained weights. They are looked up by 64-bit random words
-of the counter-based generator Philox4x64-10 (Salmon et al., SC 2011). The generator maps a counter of four 64-bit
-integers, under a key of two, to four words. Word j of a parameter is entry j % 4 of what it gives for the counter (1 +
-j // 4, index of the parameter, number of the direction, 0) under the run's key. So any block of any direction can be
-made again anywhere, in any order, and nothing has to be stored. Directions are public: they never depend on data, and
-the noise that protects the data is never drawn here.
+A direction is a vector with one coordinate for each of the d trained weights. Directions are public, as they depend on
+the key alone. They are not stored, since any of their coordinates can be computed again, in any order. Their source is
+the counter-based generator Philox4x64-10 (Salmon et al., SC 2011). Under a key of two 64-bit integers it maps a counter
+of four to four 64-bit words. Word j for the trained parameter p in direction t (all counted from 0) is entry j % 4 of
+the words for the counter (1 + j // 4, p, t, 0).
 
-    law         coordinate i of a parameter                          distribution
+    name        coordinate i of a parameter                          distribution
     rademacher  bit i % 64 of word i // 64, as -1 or +1              independent signs, on the sphere sqrt(d) S^{d-1}
-    gaussian    quantile number q, the 16-bit part i % 4 of          independent, 65,536 equally likely values: N(0, 1)
-                word i // 4, lowest bits first                       to 16 bits, see `DirectionLaw`
-    sphere      a gaussian direction g times sqrt(d)/||g||           uniform on sqrt(d) S^{d-1} to the same resolution
+    gaussian    entry q of a table of 65,536 normal quantiles        independent, N(0, 1) to 16 bits
+                (`sphere`), q the 16-bit part i % 4 of word i // 4,
+                lowest bits first
+    sphere      gaussian coordinates g times sqrt(d)/||g||           uniform on sqrt(d) S^{d-1} to the same resolution
     low-rank    of a matrix, entry (i, j) of rho^(-1/2) times the    products of independent signs; a vector has
                 sum over r of a_r[i] b_r[j]                          independent signs
 
-A shape (`optim.shape`) makes directions longer along some weights than along others: each coordinate, or sign of a
-low-rank direction, is multiplied by a power of 2, and all of them by one scale c. c is not in what the methods return,
-nor is the factor of the law sphere: the caller multiplies by `Directions.scale` and by what `factor` returns.
-
 rho is the RANK in `low-rank:RANK`. The signs of such a direction are the first coordinates that `rademacher` gives
-parameter 0, dealt out to the parameters in order: to a matrix a_1, ..., a_rho, then b_1, ..., b_rho. Parameters of two
-or more axes are matrices of shape (first axis, product of the others): a convolution has a row for each output channel.
+parameter 0. They are dealt out to the parameters in order: to a matrix a_1, ..., a_rho and then b_1, ..., b_rho. A
+parameter of two or more axes counts as a matrix of shape (first axis, product of the others).
 
-A coordinate is looked up in a table by bits of a word, and multiplied by a scale with one rounding. So not only the
-words but the floating-point directions have the same bits on every processor and device. Sums over low-rank directions
-are matrix products, in which each kernel sums in an order of its own; `Directions.sum` therefore rounds the amounts so
-that every partial sum is exact.
+A run may have a `Shape` (`optim.shape`), which makes directions longer along some weights: every coordinate, or sign of
+a low-rank direction, is then multiplied by a power of 2, and the whole direction by one number c.
 
-Nothing is read or written here but the tensors that are handed in. `whole_products` changes a setting of torch for
-the length of its block.
+A coordinate is looked up in a table and multiplied by a number with one rounding, so it has the same bits on every
+device. Sums over low-rank directions are matrix products, which kernels add up in different orders; `Directions.sum`
+rounds their factors so that every partial sum is exact.
 """
 
 import math
@@ -49,27 +44,26 @@ from dpzero_theory.sphere import DIRECTIONS, GRID
 
 _CPU = torch.device("cpu")
 _CPU_CHUNK, _GPU_CHUNK = 1 << 17, 1 << 24
-"""How many coordinates are made at a time on a CPU, few enough to stay in its cache, and on a GPU, few enough to take
-little of its memory."""
+"""The most coordinates that are computed at a time, so few that they fit into a CPU's cache, or into a GPU."""
 _NO_WORDS: dict[str, Any] = {"buffer": np.zeros(4, np.uint64), "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
-"""The part of a numpy generator's state which says that the next word is the first one of the next counter."""
+"""The part of the state of a numpy Philox generator that says that no word of the current counter is left over."""
 _NUMPY: dict[torch.dtype, type[np.floating[Any]]] = {torch.float32: np.float32, torch.float64: np.float64}
 _MANY = 64
-"""With more products than this in a sum of float32, the sum is formed in float64 and rounded once."""
+"""A sum of float32 with more terms than this is computed in float64 and rounded once."""
 
 WIDE = {torch.float64: torch.float64}
-"""The type in which numbers are added to weights, by the type of the weights: float64 for float64, float32 for others.
-The sum is then rounded once, to the type of the weights."""
+"""The type in which changes are added to weights, by the type of the weights: float64 for float64; types that are not
+listed use float32. The sum is then rounded once to the type of the weights."""
 _Shapes = tuple[tuple[int, ...], ...]
-"""The shapes of all trained parameters, in order."""
+"""The shapes of all trained parameters, in the order of their indices."""
 _Factors = tuple[Tensor, Tensor | None]
-"""The two factors of a parameter's part of a direction, which `Directions.factors` returns."""
+"""The two factors of low-rank directions for one parameter, as `Directions.factors` returns them."""
 
 
 @lru_cache(maxsize=8)
 def _lengths(shapes: _Shapes, rank: int) -> list[int]:
-    # In the order in which signs are dealt out: for a matrix its numbers of row and of column signs, for a vector its
-    # entries and 0
+    # How many signs of a low-rank direction belong to each parameter, in the order of `Directions.signs`: for a matrix
+    # those of its rows and those of its columns, for a vector those of its entries and 0
     found = []
     for shape in shapes:
         rows, columns = (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (math.prod(shape), 0)
@@ -78,10 +72,10 @@ def _lengths(shapes: _Shapes, rank: int) -> list[int]:
 
 
 def _dealt(first: Tensor, second: Tensor, shapes: _Shapes, rank: int) -> list[_Factors]:
-    # `first` and `second` have all signs of each of P directions, shape (P, signs), in one of them perhaps times a
-    # number for each direction. A matrix gets the signs of its rows from `first`, as a view of shape (P, rank, rows),
-    # and those of its columns from `second`, shape (P, rank, columns); a vector gets its own from `first`, shape (P,
-    # entries).
+    # Cuts the signs of P directions into those of each parameter. `first` and `second` both have all signs, shape (P,
+    # signs); one of the two may be multiplied by a number for each direction. A matrix gets the signs of its rows from
+    # `first`, a view of shape (P, rank, rows), and those of its columns from `second`, shape (P, rank, columns). A
+    # vector gets its signs from `first`, shape (P, entries), and None.
     lengths, split = _lengths(shapes, rank), (len(first), rank, -1)
     return [
         (a.view(split), b.view(split)) if b.numel() else (a, None)
@@ -89,23 +83,23 @@ def _dealt(first: Tensor, second: Tensor, shapes: _Shapes, rank: int) -> list[_F
     ]
 
 
-# Tensors that are made once for P low-rank directions and then overwritten, so that CUDA graphs which read them can be
-# replayed for P other directions: the directions' signs, and the amounts that multiply these.
+# Tensors that are allocated once for P low-rank directions and then overwritten, so that CUDA graphs which read them
+# can be replayed for P other directions. They hold the directions' signs, and the amounts that multiply the directions.
 class _Kept:
     def __init__(self) -> None:
-        self.numbers: tuple[int, ...] = ()  # of the P directions
-        self.amounts: tuple[float, ...] = ()  # by which a move of the weights multiplies the P directions
-        # By (content, type, device). The content is "signs"; "scaled", the signs of each direction times its shift, at
-        # which losses are evaluated; "vector", the amounts, which multiply the signs of vectors; or "matrix", the
-        # amounts over the square root of the rank, which multiply the signs of matrices
+        self.numbers: tuple[int, ...] = ()  # The numbers of the P directions
+        self.amounts: tuple[float, ...] = ()  # The factors of the P directions in a move of the weights
+        # The tensors by (content, type, device). Contents are "signs"; "scaled", each direction's signs times the
+        # shift of the weights along it; "vector", `amounts`; and "matrix", `amounts` over the square root of the rank,
+        # which a matrix needs
         self.tensors: dict[tuple[str, torch.dtype, torch.device], Tensor] = {}
-        self.written: set[tuple[str, torch.dtype, torch.device]] = set()  # keys of tensors that are up to date
-        # What `_dealt` returned for two of the tensors, by their ids and that of the parameters' shapes (`_views`)
+        self.written: set[tuple[str, torch.dtype, torch.device]] = set()  # The keys of up-to-date tensors
+        # Results of `_dealt` for two of the tensors, by the ids of these and of the parameters' shapes (`_views`)
         self.views: dict[Any, Any] = {}
 
     def fresh(self, what: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[Tensor, bool]:
-        # Return the tensor with the content `what` ("signs", for example), a new one if none of this shape, type and
-        # device is kept; and whether the caller must write its values, as they are not up to date.
+        # Returns the tensor with the content `what`, such as "signs", newly allocated if there is none of this shape,
+        # type and device; and whether the caller must write its values because they are out of date.
         name = what, dtype, device
         if name not in self.tensors or self.tensors[name].shape != shape:
             self.tensors[name] = torch.empty(shape, dtype=dtype, device=device)
@@ -116,28 +110,26 @@ class _Kept:
 
 
 class Directions:
-    """Computes the random directions u_0, u_1, ... of one run.
+    """Computes the random directions u_0, u_1, ... of one training run.
 
-    In the methods, `number` is the number of a direction in the run: direction k of step t has the number t K + k, with
-    K directions a step. `parameter` is the index of a trained parameter, and its coordinates are in row-major order.
-    The methods compute a vector v, and the direction is u = scale * factor * v, in which the caller multiplies by both
-    numbers: `scale` is an attribute, 1 without a shape, and the method `factor` returns 1 for all laws but sphere,
-    whose vectors v are Gaussian and become u = v sqrt(d)/||v||. A shape does not go with sphere.
+    A direction is u = self.factor(...) * self.scale * v. The methods compute the vector v, and the caller multiplies by
+    the two factors: `factor` returns 1 except with "sphere", and the attribute `scale` is 1 without a shape. If a step
+    has K directions, its direction k has the number t K + k, where t is the index of the step.
 
     Args:
         key: the run's public key, an integer in [0, 2^128) or 16 bytes (little-endian).
-        direction: the name of a law of `sphere.DIRECTIONS`, such as "rademacher" or "low-rank:4".
-        shape: how much longer directions are along one weight than along another, as a text that
-            `losses.shaping.public_shape` returned; "" for directions with E[u u^T] = I.
+        direction: the name of a distribution in `sphere.DIRECTIONS`, such as "rademacher" or "low-rank:4".
+        shape: a text, returned by `losses.shaping.public_shape`, that makes directions longer along some weights than
+            along others; "" for directions with E[u u^T] = I.
 
     Attributes:
         key: the key as an integer.
-        law: the law, a `sphere.DirectionLaw`.
-        shape: the shape, an `optim.shape.Shape`, or None.
-        scale: the number by which a shape multiplies all coordinates; 1 without a shape.
+        law: the distribution of the directions, a `sphere.DirectionLaw`.
+        shape: the argument `shape` as a `Shape`; None if it is "".
+        scale: the number by which the shape multiplies all coordinates; 1 without a shape.
 
     Raises:
-        ValueError: any other key, an unknown law, a text that is neither empty nor a shape, or a shape with `sphere`.
+        ValueError: `key`, `direction` or `shape` is not as described, or there is a shape with the direction "sphere".
     """
 
     def __init__(self, key: int | bytes, direction: str, shape: str = "") -> None:
@@ -154,7 +146,7 @@ class Directions:
         self._key = np.array([key % 2**64, key >> 64], np.uint64)
         self._values = self.law.table()
         bits = (len(self._values) - 1).bit_length()
-        # a look-up by a byte, whose lowest bit stands for the first sign, gives eight random signs at a time
+        # One look-up by a byte gives eight random signs; the lowest bit of the byte is the first sign
         octets = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
         self._fields = self._values[octets] if bits == 1 else self._values
         self._field = np.dtype(np.uint8 if bits == 1 else np.uint16)
@@ -169,9 +161,11 @@ class Directions:
         self._kept: dict[int, _Kept] = {}
 
     def words(self, number: int, parameter: int, start: int, count: int) -> NDArray[np.uint64]:
-        """Return `count` random 64-bit words of Philox, from word `start` on, for one parameter of direction `number`.
+        """Return the random 64-bit words `start` to `start` + `count` - 1 of one trained parameter for one direction.
 
-        A word makes 64 coordinates of random signs, one a bit, or 4 of any other law, one for 16 bits, in order.
+        `number` is the index of the direction in the run, and `parameter` that of the parameter. With random signs
+        ("rademacher" and low-rank directions) a word gives 64 coordinates, one for each bit; with other directions it
+        gives 4, one for each 16 bits. The lowest bits come first.
         """
         self._counter[:] = start // 4, parameter, number, 0
         self._generator.state = self._state
@@ -181,23 +175,23 @@ class Directions:
         return found
 
     def factor(self, number: int, sizes: tuple[int, ...], device: torch.device = _CPU) -> float:
-        """Return the factor that gives the vector v of the other methods the length of a direction of the law.
+        """Return the number f in u = f * self.scale * v, for the direction u `number` and the v of `coordinates`.
 
-        It is sqrt(d)/||v|| for the law `sphere`, with the same bits on every device, and 1 for all other laws. The
-        attribute `scale` is not in it. `sizes` are the numbers of coordinates of all parameters, whose sum is d. For
-        `sphere` all coordinates are made once, on `device`. The last answer is kept.
+        With "sphere" f is sqrt(d)/||v||, with the same bits on every device; to find ||v||, all coordinates are
+        computed on `device`. With all other directions it is 1. `sizes` has the number of coordinates of each trained
+        parameter, whose sum is d. The last result is cached.
         """
         if not self.law.normalised:
             return 1.0
         if self._factor is None or self._factor[:2] != (number, sizes):
-            # all values are multiples of `grid`, so in units of it squares are integers, whose sums are exact
+            # All values are multiples of `grid`. In units of it their squares are integers, whose sums are exact
             grid = GRID * float(np.gcd.reduce((self._values / GRID).astype(np.int64)))
             sums = [
                 self.coordinates(number, parameter, start, count, 1 / grid, torch.float64, device).square().sum()
                 for parameter, size in enumerate(sizes)
                 for start, count in blocks(size, device)
             ]
-            squared_norm = sum(map(int, torch.stack(sums).tolist()))  # one transfer from a GPU for all blocks
+            squared_norm = sum(map(int, torch.stack(sums).tolist()))  # One transfer from the GPU for all blocks
             self._factor = number, sizes, math.sqrt(sum(sizes) / (squared_norm * grid**2))
         return self._factor[2]
 
@@ -211,12 +205,19 @@ class Directions:
         dtype: torch.dtype = torch.float32,
         device: torch.device = _CPU,
     ) -> Tensor:
-        """Return `count` coordinates of one parameter, from `start` on, of the vector v for direction `number`, times
-        `scale`.
+        """Return coordinates of `scale` * v, where the direction `number` is u = self.factor(...) * self.scale * v.
 
-        The direction itself is u = v times the class's attribute `scale`, and for the law `sphere` times what `factor`
-        returns; pass these in the argument `scale`. The result is a vector on `device`. Each product is rounded once to
-        dtype, float32 or float64. Not for low-rank laws, which have `factors` and `sum`.
+        To get amount * u, pass amount * self.factor(...) * self.scale as `scale`. Not for low-rank directions.
+
+        Args:
+            number: the index of the direction in the run.
+            parameter: the index of a trained parameter.
+            start, count: which of the parameter's coordinates, in row-major order: `start` to `start` + `count` - 1.
+            scale: a factor; each product is rounded once.
+            dtype: float32 or float64.
+
+        Returns:
+            A tensor of shape (count,) on `device`.
         """
         table, skipped = self._table(scale, dtype, device), start % self._per_word
         words = self.words(number, parameter, start // self._per_word, -(-(count + skipped) // self._per_word))
@@ -239,15 +240,16 @@ class Directions:
     def shift(
         self, source: Tensor, number: int, parameter: int, scale: float, start: int = 0, out: Tensor | None = None
     ) -> Tensor:
-        """Return source + scale v, where v is the vector that `coordinates` gives for direction `number`. Not for
-        low-rank laws.
+        """Return source + `scale` * v, where the direction `number` is u = self.factor(...) * self.scale * v.
 
-        To shift along the direction u itself, the caller multiplies the argument `scale` by the attribute of that name,
-        and for the law `sphere` by what `factor` returns.
+        To get source + amount * u, pass amount * self.factor(...) * self.scale as `scale`. Not for low-rank directions.
+        The sum is computed in float32 (for float64 in float64), and rounded once to the type of `source`.
 
-        `source`, which is contiguous, has the coordinates of the parameter with index `parameter` from `start` on. The
-        sum is formed in float32 (float64 for float64), rounded once to the type of `source`, and written to `out` if
-        given, which may be `source`.
+        Args:
+            source: a contiguous tensor with consecutive coordinates, from index `start` on, of a trained parameter.
+            number: the index of the direction in the run.
+            parameter: the index of the trained parameter.
+            out: a contiguous tensor for the result, such as `source` itself; None for a new one.
         """
         result = torch.empty_like(source) if out is None else out
         inputs, outputs = source.detach().view(-1), result.detach().view(-1)
@@ -267,25 +269,25 @@ class Directions:
         dtype: torch.dtype,
         device: torch.device,
     ) -> Tensor:
-        """Return the sum of several vectors, each times a number, for one parameter and some of its rows.
+        """Return the sum of amount * v over several directions, for some rows of one trained parameter. Here u =
+        self.factor(...) * self.scale * v is a direction. For a sum of amount * u, multiply amounts by these factors.
 
-        For low-rank laws call it without autocast and inside `whole_products`, so that no device rounds products to
-        TF32. With rho the rank of the law, the sum is then one matrix product whose bits do not depend on the order of
-        summation: the K amounts, for a matrix times rho^(-1/2), are first rounded to multiples of a power of two, so
-        that every partial sum is exact. This keeps 24 - log2(K rho) bits of the largest amount, or 53 - log2(K rho)
-        where `dtype` is float64 or K rho > 64, since the sum is then formed in float64. For other laws it is formed in
-        the order given, in `dtype`.
+        Low-rank sums are matrix products with the same bits on every device: the amounts are first rounded to multiples
+        of a power of two, so that every partial sum is exact. With K pairs and rank rho, 24 - log2(K rho) bits of the
+        largest amount remain, or 53 - log2(K rho) if `dtype` is float64 or K rho > 64, since the sum is then computed
+        in float64. For low-rank directions call this method inside `whole_products` and without autocast. Other sums
+        are computed in `dtype`, in the order given.
 
         Args:
-            amounts: the K >= 1 pairs (number of a direction, amount by which its vector v is multiplied). For sums of
-                the directions u the caller has multiplied each amount by `scale` and `factor` (see the class).
-            parameter: the index of the parameter; `shapes` are the shapes of all parameters.
-            first, last: the first row, and the row after the last one: indices along the parameter's first axis. A
-                parameter of three or more axes is a matrix of shape (first axis, product of the others).
+            amounts: pairs (index of a direction in the run, amount), at least one.
+            parameter: the index of the parameter.
+            shapes: the shapes of all trained parameters.
+            first, last: the rows `first` to `last` - 1 are computed, indices along the parameter's first axis.
             dtype, device: the type of the result, float32 or float64, and its device.
 
         Returns:
-            A tensor of shape (rows, columns) for a matrix of a low-rank law; else of all coordinates in one axis.
+            With low-rank directions and a parameter of two or more axes a tensor of shape (rows, product of the other
+            axes), otherwise a vector of the rows' coordinates.
         """
         rank, shape = self.law.rank, shapes[parameter]
         if not rank:
@@ -306,14 +308,14 @@ class Directions:
     def factors(
         self, numbers: tuple[int, ...], parameter: int, shapes: _Shapes, dtype: torch.dtype, device: torch.device
     ) -> _Factors:
-        """Return the signs of which P directions of rank rho are made for one parameter.
+        """Return the signs of which the P low-rank directions `numbers` are made for one trained parameter.
 
-        Of a matrix a direction is rho^(-1/2) sum_r a_r b_r^T over rho pairs of vectors of signs. The results are views
-        of what `signs` returns: the a_r, shape (P, rho, rows), and the b_r, shape (P, rho, columns). Of a vector a
-        direction is its signs: these, shape (P, rows), and None. `numbers` are the indices of the P directions in the
-        run, and `shapes` the shapes of all parameters, `parameter` being the index of one. If the attribute `shape`,
-        which makes directions longer along some weights, is not None, the sign of each row, column or entry of a vector
-        is multiplied by its own power of 2, and the direction is the attribute `scale`, a number, times all this.
+        A direction is u = self.scale * v. If the parameter has two or more axes, it counts as a matrix of shape (first
+        axis, product of the others), and v is rho^(-1/2) times the sum of rho outer products a_r b_r^T, where rho is
+        the rank. The result has the vectors a_r, shape (P, rho, rows), and b_r, shape (P, rho, columns). Otherwise v is
+        one vector of signs, and the result has these, shape (P, entries), and None. If the run has a shape, a sign is
+        multiplied by the power of 2 of its row, column or entry. The result is views of what `signs` returns.
+        `parameter` is the index of the parameter, and `shapes` has the shapes of all of them.
         """
         signs = self.signs(numbers, shapes, dtype, device)
         return self._views(signs, signs, shapes)[parameter]
@@ -321,14 +323,14 @@ class Directions:
     def scaled(
         self, numbers: tuple[int, ...], scale: Tensor, shapes: _Shapes, dtype: torch.dtype, device: torch.device
     ) -> list[_Factors]:
-        """Return for each parameter two factors of P low-rank directions u, each times a coefficient of its own.
+        """Return two factors of scale[i] * v_i for each trained parameter, where u_i = self.scale * v_i is the i-th of
+        the P low-rank directions `numbers`. To get factors of amount * u_i, pass amount * self.scale as scale[i].
 
-        Of a matrix they have the shapes (P, rank, rows) and (P, rank, columns), and the sum over the rank of the outer
-        products of their vectors is the coefficient times u. Parameters of three or more axes are matrices of shape
-        (first axis, product of the others). Of a vector they are the coefficient times u, shape (P, entries), and None.
-        Unless `scale` is a dual number the tensors are kept, so the next call for as many directions writes into them.
-        `numbers` are the directions' indices in the run, and the tensor `scale`, shape (P,), has each coefficient times
-        this object's attribute `scale`. `shapes` are the shapes of all parameters.
+        If a parameter has two or more axes, it counts as a matrix of shape (first axis, product of the others). Its
+        factors have the shapes (P, rho, rows) and (P, rho, columns), where rho is the rank; the sum over rho of their
+        outer products is scale[i] * v_i. Otherwise the first factor is scale[i] * v_i itself, shape (P, entries), and
+        the second is None. `shapes` has the shapes of all parameters. Unless `scale`, shape (P,), is a dual number, the
+        next call for P directions overwrites the result.
         """
         wide = WIDE.get(dtype, torch.float32)
         signs, scale = self.signs(numbers, shapes, wide, device), scale.to(device, wide)[:, None]
@@ -342,9 +344,9 @@ class Directions:
         return found if root == 1 else [(a if b is None else a / root, b) for a, b in found]
 
     def _views(self, first: Tensor, second: Tensor, shapes: _Shapes) -> list[_Factors]:
-        # The views of tensors that are kept are kept too, as making them takes long.
+        # Returns `_dealt` of two tensors in `_Kept`. The views are cached, since making them takes long.
         kept = self._kept[len(first)].views
-        name = id(first), id(second), id(shapes)  # the entry has the objects, so that no others get their ids
+        name = id(first), id(second), id(shapes)  # The entry keeps the objects, so their ids stay theirs
         if name not in kept:
             kept[name] = first, second, shapes, _dealt(first, second, shapes, self.law.rank)
         found: list[_Factors] = kept[name][3]
@@ -353,12 +355,12 @@ class Directions:
     def signs(
         self, numbers: tuple[int, ...], shapes: _Shapes, dtype: torch.dtype = torch.float32, device: torch.device = _CPU
     ) -> Tensor:
-        """Return the random signs of which low-rank directions are made, all signs of a direction in one row.
+        """Return the random signs of which the low-rank directions `numbers` are made, shape (directions, signs).
 
-        `numbers` are the numbers of the directions, and `shapes` the shapes of all parameters, in whose order a row has
-        their signs: rank * rows and then rank * columns for a matrix, or one for each entry of a vector. If the
-        attribute `shape`, which makes directions longer along some weights, is not None, signs are multiplied by its
-        powers of 2. The tensor is kept: the next call for as many directions, type and device writes into it.
+        A row has the signs for one trained parameter after another: rho * rows and then rho * columns signs for a
+        matrix, where rho is the rank, and one sign for each entry of a vector. `shapes` has the shapes of all
+        parameters. If the run has a shape, a sign is multiplied by the power of 2 of its row, column or entry. The next
+        call for as many directions, with this type and device, overwrites the result.
         """
         kept, total = self._kept.setdefault(len(numbers), _Kept()), sum(_lengths(shapes, self.law.rank))
         if kept.numbers != numbers:
@@ -370,29 +372,27 @@ class Directions:
         return found
 
     def bits(self, number: int, start: int, count: int) -> NDArray[np.uint8]:
-        """Return `count` of the random signs of direction `number` of a low-rank law, from sign `start` on, eight in a
-        byte, shape (ceil(count/8),).
+        """Return `count` signs of a low-rank direction, from sign `start` on, as bits in ceil(count/8) bytes.
 
-        `start` and `count` may be any integers >= 0. Signs are numbered as in a row of `signs`, over all parameters.
-        The lowest bit of byte 0 stands for sign `start`; a 1 is the sign +1, whatever the attribute `shape`. Bits of
-        the last byte that are left over are 0.
+        Signs are numbered as in a row of `signs`. The lowest bit of byte 0 is the sign `start`; 1 means +1 and 0 means
+        -1, also with a shape. Unused bits of the last byte are 0. `start` and `count` are integers >= 0.
         """
         words = self.words(number, 0, start // 64, -(-(count + start % 64) // 64))
         bits = np.unpackbits(words.view(np.uint8), bitorder="little")[start % 64 :]
         return np.packbits(bits[:count], bitorder="little")
 
     def place(self, parameter: int, shapes: _Shapes) -> int:
-        """Return the number, from 0, of the first sign of the parameter with this index in a row of what `signs`
-        returns for parameters of these shapes."""
+        """Return the index of the first sign that is for the trained parameter with the index `parameter`, in a row of
+        the tensor that `signs` returns for parameters of these shapes."""
         return sum(_lengths(shapes, self.law.rank)[: 2 * parameter])
 
     def amounts(self, amounts: tuple[float, ...], matrix: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Return the numbers `amounts`, by which `sum` multiplies K low-rank directions, as a tensor of shape (K,).
+        """Return the K numbers `amounts`, by which directions are multiplied, as a tensor of shape (K,), rounded.
 
-        `matrix` says whether the parameter is a matrix: then they are first divided by the square root of the rank rho.
-        They are rounded to multiples of a power of two, which is 2^-b times the one above the largest, b = 24 (53 in
-        float64) less log2(K rho) rounded up, so that sums of their products with signs are exact in any order. The
-        tensor is kept: the next call for as many amounts, with this `matrix`, type and device, writes into it.
+        If `matrix` is True (for a parameter that is a matrix), they are first divided by the square root of the
+        directions' rank rho. Then they are rounded to multiples of 2^-b times the smallest power of two above the
+        largest of them, where b is 24 (53 with float64) less log2(K rho) rounded up, so that sums of them with any
+        signs are exact. The next call for K amounts, with the same `matrix`, type and device, overwrites the result.
         """
         kept, what = self._kept.setdefault(len(amounts), _Kept()), "matrix" if matrix else "vector"
         if kept.amounts != amounts:
@@ -405,11 +405,10 @@ class Directions:
         return found
 
     def write(self, numbers: tuple[int, ...], amounts: tuple[float, ...], shapes: _Shapes) -> None:
-        """Write the signs of the directions with these numbers, and `amounts`, into the tensors that `signs` and
-        `amounts` returned for as many directions.
+        """Overwrite the tensors that `signs` and `amounts` have returned for as many directions as `numbers`.
 
-        CUDA graphs that were recorded with these tensors then compute with these directions. Where `amounts` is empty,
-        the amounts stay as they are. `shapes` are the shapes of all parameters.
+        A CUDA graph that reads these tensors then computes with the directions `numbers` and the new `amounts`. If
+        `amounts` is empty, the amounts stay as they are. `shapes` has the shapes of all trained parameters.
         """
         for what, dtype, device in tuple(self._kept.setdefault(len(numbers), _Kept()).tensors):
             if what == "signs":
@@ -418,9 +417,9 @@ class Directions:
                 self.amounts(amounts, what == "matrix", dtype, device)
 
     def _table(self, scale: float, dtype: torch.dtype, device: torch.device) -> Any:
-        # The coordinates, times `scale` and rounded to `dtype`, that random bits stand for: an array for a CPU, else a
-        # tensor. For random signs row b has the eight signs that the bits of byte b stand for, shape (256, 8); for the
-        # other laws entry i is what the 16-bit number i stands for, shape (65536,). The last few tables are kept.
+        # Returns the table from random bits to coordinates times `scale`, rounded to `dtype`: an array for a CPU, else
+        # a tensor. For random signs row b has the eight signs of the bits of byte b, shape (256, 8). For other
+        # directions entry i belongs to the 16-bit number i, shape (65536,). Up to eight tables are cached.
         found = self._tables.get((scale, dtype, device))
         if found is None:
             if len(self._tables) >= 8:
@@ -437,9 +436,9 @@ class Directions:
 
 
 def _powers(shape: Shape | None, rank: int) -> list[tuple[Tensor, Tensor]]:
-    # The powers of 2 by which a shape (`optim.shape`) multiplies the coordinates or signs of directions. For a law
-    # without rank (0) there is a pair of vectors for each parameter: the powers of its rows and of its columns, [1] for
-    # a vector. For a low-rank law there is one pair: the powers of all signs, in the parameters' order, and [1].
+    # The powers of 2 by which a shape (`optim.shape`) multiplies coordinates or signs. With `rank` 0 there is a pair of
+    # tensors for each parameter: the powers of its rows, and those of its columns ([1] for a vector). For low-rank
+    # directions there is one pair: the powers of all signs, in the order of `Directions.signs`, and [1].
     pairs = [] if shape is None else list(shape.exponents.values())
     if rank and pairs:
         dealt = [np.concatenate([np.tile(part, rank) for part in pair]) if len(pair[1]) else pair[0] for pair in pairs]
@@ -449,7 +448,7 @@ def _powers(shape: Shape | None, rank: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def blocks(rows: int, device: torch.device, width: int = 1) -> Iterator[tuple[int, int]]:
-    """Yield pairs (first row, number of rows) that cut `rows` rows of `width` coordinates each into consecutive blocks.
+    """Yield pairs (first row, number of rows) that divide `rows` rows of `width` coordinates into blocks.
 
     A block has at most 2^17 coordinates on a CPU and 2^24 on another device, but at least one row.
     """
@@ -463,8 +462,8 @@ def _on_a_grid(amounts: tuple[float, ...], rank: int, dtype: torch.dtype) -> lis
     largest = max(map(abs, amounts))
     if largest == 0 or not math.isfinite(largest):
         return list(amounts)
-    # Each amount occurs `rank` times in a sum, so sums of all amounts with any signs are exact in `dtype` if they are
-    # multiples of this power of two. If an amount is not finite, they stay as they are.
+    # Each amount occurs `rank` times in a sum. If all amounts are multiples of the power of two `grid`, every sum of
+    # them with any signs is exact in `dtype`.
     bits = (53 if dtype == torch.float64 else 24) - (rank * len(amounts) - 1).bit_length()
     grid = math.ldexp(1.0, math.frexp(largest)[1] - bits)
     return [round(amount / grid) * grid for amount in amounts]
@@ -472,10 +471,10 @@ def _on_a_grid(amounts: tuple[float, ...], rank: int, dtype: torch.dtype) -> lis
 
 @contextmanager
 def whole_products() -> Iterator[None]:
-    """A context manager in whose block float32 matrix products are computed in full float32.
+    """A context manager in whose block float32 matrix products are computed in full float32 precision.
 
-    TF32 or bfloat16, which a process may allow, would leave about three digits. The setting is the whole process's
-    (torch's float32_matmul_precision), and is put back. Autocast is not turned off.
+    It changes torch's float32_matmul_precision, which would allow TF32 or bfloat16, for the whole process, and restores
+    it at the end. It does not turn off autocast.
     """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
