@@ -85,8 +85,8 @@ class Run:
         self._header, self._ranks = header, ranks
         self._file: Any = file  # Only rank 0 has the file
         self._noise, self._batches = noise, batches
-        self._paid = range(0)  # Indices of steps that are counted towards the budget, but not made yet
-        self._position: int | None = None  # The index after that of the last step that moved the weights; None if unknown
+        self._paid = range(0)  # Indices of steps that were counted in advance, but not made yet
+        self._position: int | None = None  # 1 + the index of the last step that moved the weights; None if unknown
         self._current = False  # Whether every step in the file has moved the weights
 
     def step(self) -> Record:

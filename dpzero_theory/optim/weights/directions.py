@@ -313,8 +313,8 @@ class Directions:
         A direction is u = self.scale * v. If the parameter has two or more axes, it counts as a matrix of shape (first
         axis, product of the others), and v is rho^(-1/2) times the sum of rho outer products a_r b_r^T, where rho is
         the rank. The result has the vectors a_r, shape (P, rho, rows), and b_r, shape (P, rho, columns). Otherwise v is
-        one vector of signs, and the result has these, shape (P, entries), and None. If the run has a shape, a sign is
-        multiplied by the power of 2 of its row, column or entry. The result is views of what `signs` returns.
+        one vector of signs, and the result has these, shape (P, entries), and None. If `self.shape` is not None, a sign
+        is multiplied by the power of 2 of its row, column or entry. The result is views of what `signs` returns.
         `parameter` is the index of the parameter, and `shapes` has the shapes of all of them.
         """
         signs = self.signs(numbers, shapes, dtype, device)
@@ -359,8 +359,8 @@ class Directions:
 
         A row has the signs for one trained parameter after another: rho * rows and then rho * columns signs for a
         matrix, where rho is the rank, and one sign for each entry of a vector. `shapes` has the shapes of all
-        parameters. If the run has a shape, a sign is multiplied by the power of 2 of its row, column or entry. The next
-        call for as many directions, with this type and device, overwrites the result.
+        parameters. If `self.shape` is not None, a sign is multiplied by the power of 2 of its row, column or entry. The
+        next call for as many directions, with this type and device, overwrites the result.
         """
         kept, total = self._kept.setdefault(len(numbers), _Kept()), sum(_lengths(shapes, self.law.rank))
         if kept.numbers != numbers:
@@ -375,7 +375,7 @@ class Directions:
         """Return `count` signs of a low-rank direction, from sign `start` on, as bits in ceil(count/8) bytes.
 
         Signs are numbered as in a row of `signs`. The lowest bit of byte 0 is the sign `start`; 1 means +1 and 0 means
-        -1, also with a shape. Unused bits of the last byte are 0. `start` and `count` are integers >= 0.
+        -1, whatever `self.shape` is. Unused bits of the last byte are 0. `start` and `count` are integers >= 0.
         """
         words = self.words(number, 0, start // 64, -(-(count + start % 64) // 64))
         bits = np.unpackbits(words.view(np.uint8), bitorder="little")[start % 64 :]
