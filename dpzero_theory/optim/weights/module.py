@@ -1,13 +1,12 @@
-"""The trainable weights x of a torch module, which a run evaluates at points x + shift u and moves along directions u.
+"""The trainable weights x of a torch module, with which it is evaluated at x + shift u, and which a run moves.
 
-An evaluation does not write the weights, so that they need not be restored, in any precision and whatever the loss
-function raises: functions that read a trainable parameter compute with x + shift u (`weights.shifted`). Tied weights,
-views, fused kernels and weights handed over in lists are all seen, and compiled modules run uncompiled. Under
-`fully_shard` (FSDP2) forwards read whole weights, which FSDP has gathered, and each process moves the rows that it
-holds (`weights.shards`). Ways of reading weights that cannot be seen are refused before a run begins (`shifted.Guard`).
+An evaluation does not write the weights, so they need not be restored, even after an exception. Instead, functions of
+torch that read a trainable parameter compute with the shifted one (`weights.shifted`). This covers tied weights, views,
+fused kernels and lists of weights; compiled modules run uncompiled. Ways of reading weights that escape it are refused
+before a run begins (`shifted.Guard`). With FSDP2 each process moves its own rows (`weights.shards`).
 
-Weights are written by `Weights.move_` and `Weights.load_values` alone. An evaluation puts the module in eval mode, and
-puts that and its buffers back afterwards; it clears autocast's cache of the process.
+Only `Weights.move_` and `Weights.load_values` write the weights. An evaluation puts the module into eval mode, and
+afterwards restores its mode and its buffers. It clears the process's autocast cache.
 """
 
 import hashlib
@@ -31,41 +30,39 @@ from dpzero_theory.optim.weights.shifted import NONE, Guard, Shifted, differenti
 from dpzero_theory.optim.weights.untrained import Untrained
 
 _HASHED = 1 << 24
-"""How many values a block of the fingerprint has."""
+"""The number of values that `Weights.fingerprint` hashes at a time."""
 
 
 class Weights:
-    """The parameters of a module with requires_grad, in the order of their names, at points x + shift u.
+    """The trainable parameters x of a module, to be evaluated at x + shift u and moved along random directions u.
 
     Args:
-        module: any Module on any devices. Its trainable parameters must be plain floating-point tensors in memory, or
-            such tensors sharded by rows (FSDP2).
+        module: the module. Its parameters with requires_grad=True must be plain floating-point tensors in memory, or
+            such tensors that `fully_shard` (FSDP2) has sharded by rows. They may be on several devices.
         directions: the random directions u_0, u_1, ... of the run.
 
     Attributes:
-        names: the name of each parameter. A tied one is there once, with the alphabetically first of its names.
-        parameters: the parameters.
-        shapes, sizes: the shapes of the weights that are trained, and their numbers of coordinates. They are those of
-            the whole parameters, with one exception. The weight W of a quantised linear layer that `train_packed` made
-            trainable cannot be written; the layer has a parameter `packed_moves` in its place, a list of what is to be
-            added to W. For that parameter they are the shape and size of W.
+        names: the names of the trainable parameters, sorted; for a tied parameter only the first of its names.
+        parameters: these parameters, in the same order.
+        shapes, sizes: the shape of each whole parameter, and its number of entries. A quantised linear layer that
+            `train_packed` made trainable is an exception: its parameter `packed_moves` lists the changes of the layer's
+            weight matrix, and counts with the shape and size of that matrix.
         d: the sum of the sizes.
-        collective: whether all processes must take part in a forward, since the module is sharded. Then all of them
-            must call `fingerprint` and `values` too.
-        untrained: an `Untrained`, which puts the module's buffers back after each evaluation, and by which a run ends
-            with ValueError after a step that wrote a frozen parameter.
-        guarded: whether evaluations refuse, by ValueError, operations that read a trainable parameter where x + shift u
-            cannot take its place (through a view that was kept, or in a scripted module), or write what must stay. True
-            at first; a run sets it to False, as the evaluations before its first step have refused such losses.
-        ids: the index of each trainable parameter by the `id` of its tensor. `index` adds the whole ones that FSDP
-            gathers, and None for frozen ones.
-        unread: the names of the parameters with which no evaluation so far has computed.
+        collective: whether a forward pass needs all processes, because the module is sharded. If True, every process
+            must also call `fingerprint` and `values`.
+        untrained: an `Untrained`, which restores the module's buffers after each evaluation.
+        guarded: whether evaluations raise ValueError for operations that read a trainable parameter in a way that
+            escapes the shift, or write a frozen parameter or large buffer. It is True at first. A run sets it to False,
+            since the evaluations before the first step have refused such losses.
+        ids: from `id(tensor)` to the index of this trainable parameter, or to None for a frozen one. `index` adds the
+            whole parameters that FSDP gathers.
+        unread: the names of the trainable parameters that no evaluation has read so far.
 
     Raises:
-        ValueError: a parameter that cannot be supported: on the meta device (offloaded), a tensor subclass (quantised),
-            sharded in another way, or sharing memory with another one; no trainable parameter; torch.nn.DataParallel
-            and FSDP1; scripted parts; a parameter `packed_moves` with directions that are not low-rank, or that are
-            longer along some weights than along others (`Directions.shape`); such a shape, made for other parameters.
+        ValueError: no parameter is trainable; a trainable parameter is on the meta device, a tensor subclass (as
+            quantised weights are), not floating-point, sharded in another way, or shares memory with another one; the
+            module is a DataParallel or FSDP1 module or has trainable scripted parts; layers of `train_packed` come with
+            directions that are not low-rank or have a shape; or the directions' shape was made for other parameters.
     """
 
     def __init__(self, module: nn.Module, directions: Directions) -> None:
@@ -103,25 +100,28 @@ class Weights:
         records: int = 0,
         scale: Tensor | None = None,
     ) -> list[Tensor]:
-        """Return function(module) with the weights at each of the points, in their order.
-
-        A point is a pair (number, shift), which means x + shift u_number. Where the shift is None, the result is the
-        derivative of function(module) along u_number at x.
+        """Return function(module), evaluated at each of several points, in the order of the points.
 
         Args:
-            points: either all with a shift, or all with None for derivatives.
-            function: a function of the module that returns a number for each record, shape (records,).
-            at_once: how many points are evaluated in one pass, which changes the results by rounding only. For P > 1
-                points function(module, P) is called, which must return the numbers of P copies of the records, one copy
-                after the other. Directions must then have low rank.
-            records: how many records the function evaluates; needed if at_once > 1.
-            scale: the shifts of all points, as a float64 tensor on the weights' device, for low-rank directions and one
-                pass. They are read from there, so that a recording of the pass can be replayed with other shifts.
+            points: pairs (number, shift): the point is x + shift u, where u is the direction with this index in the
+                run. If all shifts are None, results are the derivatives of function(module) at x along u.
+            function: a function that takes the module and returns a tensor of shape (records,). For a pass over P > 1
+                points, function(module, P) is called; it must evaluate P copies of the batch, one after the other, and
+                return P * records numbers.
+            at_once: how many points are evaluated in one pass, >= 1. More than 1 requires low-rank directions, and
+                changes the results by rounding only.
+            records: the number of records that the function evaluates; only needed if at_once > 1.
+            scale: None, or, for a single pass with low-rank directions, a float64 tensor on the weights' device with
+                each point's shift times `directions.scale`. It is read in place of the shifts in `points`, so that a
+                CUDA graph of the pass can be replayed with other shifts.
+
+        Returns:
+            A tensor of shape (records,) for each point.
 
         Raises:
             ValueError: the function has no derivative, or cannot be evaluated at several points in one pass; or as in
                 `shifted`.
-            Exception: what the function raises.
+            Exception: any exception of the function.
         """
         found: list[Tensor] = []
         for first in range(0, len(points), at_once):
@@ -144,23 +144,22 @@ class Weights:
     def shifted(
         self, numbers: Sequence[int], shifts: Sequence[float] | None, rows: int = 0, scale: Tensor | None = None
     ) -> Iterator[None]:
-        """A context manager in whose block the module computes with the weights x + shift u_number.
+        """A context manager in whose block the module computes with the weights x + shift u, in eval mode.
 
-        Inside, gradients are off, the module is in eval mode, and the weights are not written. Buffers that an
-        evaluation writes are put back, and it may not write frozen parameters (`weights.untrained`).
-
-        Outputs must be used up inside: a view of a weight (not a result computed from it) that leaves the context is a
-        view of x. In half precision a whole weight x + shift u is rounded to nearest, so that a coordinate with |shift
-        u| below half the spacing of its numbers may not change.
+        Gradients are off, and the weights are not written. Afterwards buffers that were written are restored. Use
+        results inside the block: a view of a weight that leaves it is a view of x. If the weights are in half
+        precision, x + shift u is rounded to it, so a coordinate may stay as it is if its shift is small.
 
         Args:
-            numbers: the number of a direction for each of the P points that are evaluated in one pass (`evaluated`).
-            shifts: the shifts along them, finite numbers; None for derivatives by the shift at x, as dual numbers.
-            rows: with P > 1, the number of rows of the batch, which has P copies of its records; else it is not used.
-            scale: the shifts as a float64 tensor on the weights' device, which is read in their place; None for none.
+            numbers: for each of the P points that are evaluated in one pass, the index of its direction u in the run.
+            shifts: for each point a finite number; None to compute derivatives by the shift at x, with dual numbers.
+            rows: if P > 1, the number of rows of the batch, which has P copies of its records; not used otherwise.
+            scale: None, or a float64 tensor on the weights' device with each point's shift times `directions.scale`,
+                which is read in place of `shifts`.
 
         Raises:
-            ValueError: contexts that are nested, a shift that is not finite, or a parameter that is written inside.
+            ValueError: contexts are nested, a shift is not finite, P > 1 without low-rank directions, or the block does
+                what the attribute `guarded` refuses.
         """
         if self._evaluating:
             raise ValueError("shifted contexts must not be nested")
@@ -173,7 +172,7 @@ class Weights:
         training = [part for part in self.untrained.parts if part.training]
         guard = None
         if self.guarded:
-            at_x = shifts is not None and not any(scales)  # without a shift, reading x from memory is right
+            at_x = shifts is not None and not any(scales)  # Then reading x itself is right
             held = zip(self.pieces(), self.names, strict=True)
             trained = {} if at_x else {storage_of(part): name for (part, _), name in held}
             guard = Guard(trained, self.untrained.guarded, sharded=self.collective)
@@ -182,7 +181,7 @@ class Weights:
         try:
             if training:
                 self.module.eval()
-            torch.clear_autocast_cache()  # autocast may have kept copies of the weights at another point
+            torch.clear_autocast_cache()  # It may hold copies of the weights with another shift
             with ExitStack() as stack:
                 stack.enter_context(torch.no_grad())
                 if "torch._dynamo" in sys.modules:
@@ -191,7 +190,7 @@ class Weights:
                 if guard is not None:
                     stack.enter_context(guard)
                 yield
-        except RuntimeError as error:  # TorchScript's interpreter replaces the guard's error by its own
+        except RuntimeError as error:  # TorchScript raises its own error in place of the guard's
             raise error if guard is None or guard.refused is None else guard.refused from error
         finally:
             self._evaluating = False
@@ -200,25 +199,28 @@ class Weights:
             self.untrained.put_back(written=reads.written)
 
     def recorder(self) -> Callable[[Callable[[], Any]], Callable[[], Any]] | None:
-        """Return a function that calls a function without arguments once, records the GPU kernels that it starts as a
-        CUDA graph without running them, and returns the replay: a function that runs them, and returns the tensors of
-        that call, overwritten each time. It raises what the call raises, and RuntimeError for what cannot be recorded.
-        None on a CPU, on several devices, for sharded weights, for quantised layers that `train_packed` made trainable,
-        and for directions that are not low-rank."""
+        """Return a function `record` that records GPU computations as CUDA graphs; None if they cannot be recorded.
+
+        record(work) calls work() once, and records the GPU kernels that this starts without running them. It returns a
+        function that runs these kernels, and returns the tensors that work() returned, with new values. record(work)
+        raises what work() raises, and RuntimeError for kernels that cannot be recorded. The result is None on a CPU or
+        several devices, for sharded weights or layers of `train_packed`, and without low-rank directions.
+        """
         one = len({parameter.device for parameter in self.parameters}) == 1
         fixed = not self.collective and not self._packed
         return recorder(self.parameters[0].device) if one and self.directions.law.rank and fixed else None
 
     def memory(self) -> tuple[int, ...]:
-        """Return numbers that change when parameters or buffers get other memory, which CUDA graphs do not follow."""
+        """Return numbers that change whenever the module's parameters or buffers move to other memory. CUDA graphs that
+        were recorded before must not be replayed then."""
         self.untrained.begin()
         return self.untrained.taken, *(parameter.data_ptr() for parameter in self.parameters)
 
     def index(self, value: object) -> int | None:
-        """Return the index of `value` among the trainable parameters, whole ones that FSDP has gathered included; None
-        if it is none of them."""
+        """Return the index of `value` in `parameters`; None if it is no trainable parameter. A whole parameter that
+        FSDP has gathered has the index of its sharded one."""
         found = self.ids.get(id(value), -1)
-        if found == -1 and self.collective and type(value) is nn.Parameter:  # FSDP gathers into objects of its own
+        if found == -1 and self.collective and type(value) is nn.Parameter:  # FSDP gathers into new objects
             names = {name: index for index, name in enumerate(self.names)}
             for name, parameter in self.module.named_parameters(remove_duplicate=False):
                 if type(parameter) is nn.Parameter:
@@ -227,10 +229,9 @@ class Weights:
         return None if found == -1 else found
 
     def spare(self, like: Tensor) -> Tensor:
-        """Return a new contiguous tensor of the shape, type and device of `like`, whose values are undefined.
+        """Return a contiguous tensor with the shape, type and device of `like`, whose values are undefined.
 
-        On a CPU it takes the memory of the last such tensor if nothing refers to that tensor any more, since
-        allocating memory takes longer than computing a sum in it.
+        On a CPU it uses the memory of the last tensor that this method returned, unless that is too small or in use.
         """
         if like.device.type != "cpu":
             return torch.empty_like(like, memory_format=torch.contiguous_format)
@@ -243,20 +244,24 @@ class Weights:
         return found
 
     def require_used(self) -> None:
-        """Raise ValueError naming the trainable parameters that no evaluation inside `shifted` has read so far."""
+        """Raise ValueError, with the names, if evaluations inside `shifted` have not read all trainable parameters."""
         if self.unread:
             names = ", ".join(sorted(self.unread))
             raise ValueError(f"the losses must read every trainable parameter (freeze the others); not read: {names}")
 
     def move_(self, amounts: Sequence[tuple[int, float]]) -> None:
-        """Move the weights: x <- x + the sum of amount u_number over the pairs (number of a direction, amount) in
-        `amounts`.
+        """Move the weights: x <- x + sum of amount * u over the pairs `amounts`.
 
-        The new weights are a function of the old ones and `amounts` alone. The sum is formed first, in float32 (float64
-        for float64), and then added to x. For low-rank laws the amounts are rounded so that the sum has the same bits
-        in any order, and with more than 64 terms (pairs times the law's rank) it is formed in float64; for other laws
-        it is formed in the order given. A layer made trainable by `train_packed` adds the pairs to its list. Raises
-        ValueError for an amount that is not finite, and inside `shifted`.
+        The new weights depend on the old ones and `amounts` alone. The sum is computed first, in float32 (for float64
+        weights in float64), then added to x. With low-rank directions the amounts are rounded so that the sum has the
+        same bits in any order, and a sum of more than 64 terms (pairs times rank) is computed in float64. With others
+        the order is the one given. A layer of `train_packed` adds the pairs to its list instead.
+
+        Args:
+            amounts: pairs (index of a direction u in the run, amount).
+
+        Raises:
+            ValueError: an amount is not finite, or the method is called inside `shifted`.
         """
         if self._evaluating:
             raise ValueError("move_ must not be called inside shifted")
@@ -271,7 +276,7 @@ class Weights:
         self._drop_old_weights()
 
     def _move_all(self, scales: Sequence[tuple[int, float]]) -> None:
-        # On a GPU `_move` is recorded as a CUDA graph at the second move of as many directions, and then replayed.
+        # On a GPU, records `_move` as a CUDA graph at the second move with this number of directions, then replays it.
         record = self.recorder()
         if record is None:
             return self._move(scales)
@@ -288,8 +293,8 @@ class Weights:
         replay()
 
     def _move(self, scales: Sequence[tuple[int, float]]) -> None:
-        # Adds to what this process holds of the parameters the sum over the pairs (number of a direction, scale) in
-        # `scales` of scale times the vector that `Directions` computes for this direction.
+        # Adds the sum of scale * v over the pairs (index of a direction, scale) in `scales` to the parameters, or to
+        # the rows of them that this process holds. v is what `Directions` computes: the direction without its factors.
         directions, rank = self.directions, self.directions.law.rank
         for index, (held, origin) in enumerate(self.pieces()):
             if index in self._packed:
@@ -304,7 +309,7 @@ class Weights:
                 directions.shift(flat, number, index, amount, origin, out=flat)
                 continue
             if plain and rank == 1 and len(held.shape) > 1 and width > 0 and (held.dtype == summed or held.is_cuda):
-                # each entry of the product is plus or minus one number, so a weight is rounded once on every device
+                # Every entry of the outer product is one number with a sign, so each weight is rounded only once
                 (number, amount), begin, matrix = scales[0], origin // width, flat.view(-1, width)
                 left, right = directions.factors((number,), index, self.shapes, summed, held.device)
                 moved = left[0, 0, begin : begin + len(matrix)] * directions.amounts(
@@ -320,31 +325,28 @@ class Weights:
                 held.copy_(flat.view(held.shape))
 
     def pieces(self) -> list[tuple[Tensor, int]]:
-        """Return for each parameter the part that this process holds, a detached tensor in the parameter's memory, and
-        the index of its first coordinate in the whole parameter (row-major)."""
+        """Return what this process holds of each trainable parameter: pairs (tensor, index of its first entry in the
+        whole parameter, in row-major order). The tensor is detached and shares the parameter's memory."""
         if self._sharded:
             return [piece(parameter) for parameter in self.parameters]
         return [(parameter.detach(), 0) for parameter in self.parameters]
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of the names, shapes, types and values of the parameters, 64 hexadecimal digits.
-
-        If the module is sharded, every process must call this method.
-        """
+        """Return the SHA-256 of the names, shapes, types and values of the trainable parameters, as 64 hexadecimal
+        digits. If the module is sharded, every process must call this method."""
         digest = hashlib.sha256()
         for name, parameter in zip(self.names, self.parameters, strict=True):
             digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
             flat = whole(parameter).contiguous().view(-1)
-            for first in range(0, flat.numel(), _HASHED):  # block by block, as the host may not hold a second copy
+            for first in range(0, flat.numel(), _HASHED):  # By blocks: memory may not hold a second copy
                 block = flat[first : first + _HASHED].cpu().view(torch.uint8).numpy()
                 digest.update(hashlib.sha256(block.data).digest())
         return digest.hexdigest()
 
     def values(self) -> dict[str, Tensor]:
-        """Return copies of the parameters by name, in host memory.
+        """Return copies of the trainable parameters, by name, in host memory.
 
-        If the module is sharded, every process must call this method; rank 0 gets the whole parameters that are
-        sharded, and the other processes do not get them.
+        If the module is sharded, every process must call this method, and rank 0 alone gets the sharded parameters.
         """
         found = {}
         for name, parameter in zip(self.names, self.parameters, strict=True):
@@ -354,9 +356,10 @@ class Weights:
         return found
 
     def load_values(self, values: Mapping[str, Tensor]) -> None:
-        """Set the parameters to `values`, whole parameters by name; of a sharded one, the rows that this process holds.
+        """Set the trainable parameters to the whole tensors `values`, given by name; a process that holds some rows of
+        a parameter takes these rows.
 
-        Raises ValueError for names, shapes or types that are not those of the trainable parameters.
+        Raises ValueError if the names, shapes or types are not those of the trainable parameters.
         """
         if set(values) != set(self.names):
             raise ValueError(f"state must hold the parameters {sorted(self.names)}; got {sorted(values)}")
@@ -378,8 +381,8 @@ class Weights:
             reshard(self.module)
 
     def _scaled(self, name: str, number: int, amount: float) -> float:
-        # The vector that `Directions` computes for direction `number`, times the result, is the direction times
-        # `amount`
+        # Returns the number by which to multiply the vector that `Directions` computes, to get `amount` times the
+        # direction `number`. `name` is the amount's name in the error message.
         if not (isinstance(amount, float | int) and math.isfinite(amount)):
             raise ValueError(f"{name} must be a finite number; got {amount!r:.40}")
         if not self.directions.law.normalised:
@@ -388,7 +391,7 @@ class Weights:
 
 
 def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
-    # In alphabetical order by name; a tied parameter has its first name
+    # Returns the trainable parameters sorted by name; a tied parameter has the first of its names
     if not isinstance(module, nn.Module):
         raise ValueError(f"module must be a torch.nn.Module; got {type(module).__name__}")
     if any(isinstance(part, nn.DataParallel) for part in module.modules()):
