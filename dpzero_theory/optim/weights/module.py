@@ -119,8 +119,7 @@ class Weights:
             A tensor of shape (records,) for each point.
 
         Raises:
-            ValueError: the function has no derivative, or cannot be evaluated at several points in one pass; or as in
-                `shifted`.
+            ValueError: the function has no derivative, or not at several points in one pass; or as in `shifted`.
             Exception: any exception of the function.
         """
         found: list[Tensor] = []

@@ -1,20 +1,19 @@
-"""Whole weights of packed layers: linear layers whose kernels read 4-bit or 8-bit integers, which are never unpacked.
+"""Training of quantised linear layers (*packed* layers), whose weight W in 4-bit or 8-bit integers is never changed.
 
-A packed layer computes x W^T by a kernel of its own. `train_packed` gives it a trainable parameter `packed_moves`, and
-from then on its output is x (W + M)^T, where M is the sum of all moves: of directions u = a b^T of low rank, each times
-an amount. W stays as it is, and x M^T is computed from the factors of the directions. `packed_moves` is not M, but the
-list of the moves, from which M follows:
+After `train_packed`, a layer's output is x (W + M)^T in place of x W^T, where M is the sum of all changes that training
+has made: each is an amount times a low-rank direction. The layer's own kernel computes x W^T, and x M^T is computed
+from the factors of the directions. The layer's trainable parameter `packed_moves` is the list of these changes, a
+float64 tensor of two columns:
 
     row      entries
     0        the shape of W: outputs, inputs
-    1        the rank of the directions, and the number of the layer's first sign among those of a direction
+    1        the rank of the directions, and the index of the layer's first sign in a direction (`Directions.place`)
     2, 3     the run's public key, 32 bits an entry, lowest first
-    4, ...   the number of a direction, and the amount by which it is multiplied
+    4, ...   one change: the index of a direction in the run, and the amount
 
-So a checkpoint, a fingerprint or a replay of the trained weights has 16 bytes for each move of a layer. N moves of rank
-rho take N rho (outputs + inputs) bits of memory in a layer, and the time of a product with N rho (outputs + inputs)
-numbers in addition to that with W. Beyond outputs * inputs/(outputs + inputs) moves unpacked weights are the better
-choice.
+So each change takes 16 bytes in a checkpoint. N changes of rank rho take N rho (outputs + inputs) bits of memory in a
+layer, and the time of a product with N rho (outputs + inputs) numbers. With more than outputs * inputs/(outputs +
+inputs) changes it is better to train unpacked weights.
 """
 
 import json
@@ -33,31 +32,27 @@ from torch.utils._python_dispatch import _disable_current_modes
 from dpzero_theory.optim.weights.directions import Directions
 
 NAME = "packed_moves"
-"""The name of the parameter of a packed layer that holds its moves."""
-_HEAD = 4  # So many rows of that parameter come before the first move.
+"""The name of the parameter in which a packed layer lists the changes that training has made."""
+_HEAD = 4  # The number of rows of that parameter before the first change
 _CHUNK = 1 << 20
-"""The most signs that are unpacked to numbers at a time."""
+"""The most signs that are converted from bits to numbers at a time."""
 
 
 def train_packed(module: nn.Module) -> list[str]:
-    """Make the whole weights of all packed linear layers in a module trainable, in place.
+    """Make the weights of all quantised linear layers in a module trainable, in place; return the layers' names.
 
-    A layer counts as packed if it has whole numbers `in_features` and `out_features`, and its `weight` is no plain
-    floating-point tensor of 16, 32 or 64 bits: bitsandbytes' `Linear4bit` and `Linear8bitLt`, layers quantised by
-    torchao, and others of this kind. `weight` is never written: the layer gets a trainable float64 parameter
-    `packed_moves`, the list of low-rank changes that training adds to it, which checkpoints have, and a forward hook
-    that adds their product with the input to the output. Other parameters stay as they are. Do not cast the module to
-    another type afterwards: a run refuses a list that is not float64. It needs low-rank directions and finite
-    differences.
+    A layer counts as quantised if it has integers `in_features` and `out_features`, and its `weight` is not a plain
+    floating-point tensor of 16, 32 or 64 bits. Examples are the layers `Linear4bit` and `Linear8bitLt` of bitsandbytes,
+    and those of torchao. Each gets a trainable float64 parameter `packed_moves`, the list of the low-rank changes that
+    training adds to `weight`, and a forward hook that adds their product with the input to the output. `weight` itself
+    is never written. Other parameters stay as they are. The run needs low-rank directions and finite differences.
 
     Args:
-        module: the module, with its final weights and on its final device.
-
-    Returns:
-        The names of the layers.
+        module: the module, with its final weights and on its final device. Do not cast it to another type afterwards,
+            since a run refuses a list that is not float64.
 
     Raises:
-        ValueError: there is no packed layer, or one of them is trained already.
+        ValueError: there is no quantised linear layer, or one of them is trainable already.
     """
     found = {name: part for name, part in module.named_modules() if _is_packed(part)}
     if not found:
@@ -75,7 +70,7 @@ def train_packed(module: nn.Module) -> list[str]:
 
 
 def _is_packed(part: nn.Module) -> bool:
-    # A linear layer with a quantised weight; no module that has such a layer inside, as peft's layers have.
+    # Whether `part` is a linear layer with a quantised weight. A module around such a layer, as peft has, is none.
     if not all(isinstance(getattr(part, name, None), int) for name in ("in_features", "out_features")):
         return False
     weight: Any = getattr(part, "weight", None)
@@ -84,11 +79,10 @@ def _is_packed(part: nn.Module) -> bool:
 
 
 def shape_of(name: str, parameter: nn.Parameter) -> tuple[int, ...]:
-    """Return the shape of the weights that a run trains by a trainable parameter with this name: the parameter's own
-    or, for the parameter `packed_moves` of a quantised linear layer (`train_packed`), the shape (outputs, inputs) of
-    the layer's weight.
+    """Return the shape of the weights that a run trains by the trainable parameter called `name`.
 
-    Raises ValueError if `packed_moves` was cast from float64 to another type.
+    It is the shape of `parameter`. For the parameter `packed_moves` of a quantised linear layer (`train_packed`) it is
+    the shape (outputs, inputs) of the layer's weight. Raises ValueError if that parameter is not float64.
     """
     if not is_packed(name):
         return tuple(parameter.shape)
@@ -99,24 +93,22 @@ def shape_of(name: str, parameter: nn.Parameter) -> tuple[int, ...]:
 
 
 def is_packed(name: str) -> bool:
-    """Whether a parameter with this name in a model, such as "layer.packed_moves", is the one that `train_packed` gives
-    to a quantised linear layer: the list of the changes that training has added to the layer's weight."""
+    """Whether a parameter with this name, such as "layer.packed_moves", is one that `train_packed` gives to a quantised
+    linear layer: the list of the changes that training has made to the layer's weight."""
     return name.rpartition(".")[2] == NAME
 
 
 def move_(parameter: nn.Parameter, directions: Directions, first: int, amounts: Sequence[tuple[int, float]]) -> None:
-    """Add moves W <- W + amount * u, along directions u, to the list that a quantised linear layer keeps for its weight
-    W, which itself is not written.
+    """Add changes W <- W + amount * u to the list that a quantised linear layer keeps. Its weight W is not written.
 
     Args:
         parameter: the parameter `packed_moves` of the layer, which is changed.
-        directions: the directions of the run, of low rank: each is made of random signs for all trained parameters.
-        first: the index, from 0, of the first sign that is for this layer in the row of all signs of a direction
-            (`Directions.place`).
-        amounts: the moves, pairs (number of a direction u, amount).
+        directions: the low-rank directions of the run.
+        first: the index of the first sign that is for this layer among all signs of a direction (`Directions.place`).
+        amounts: the changes, pairs (index of a direction u in the run, amount).
 
     Raises:
-        ValueError: the layer's list has moves along the directions of another run.
+        ValueError: the list has changes along the directions of another run.
     """
     key = [directions.key >> shift & 0xFFFFFFFF for shift in (0, 32, 64, 96)]
     head = [[directions.law.rank, first], key[:2], key[2:]]
@@ -127,20 +119,18 @@ def move_(parameter: nn.Parameter, directions: Directions, first: int, amounts: 
 
 
 def save_adapter(module: nn.Module, folder: str | os.PathLike[str]) -> None:
-    """Write what training has added to quantised linear layers as a low-rank adapter in peft's format, which serves on
-    the quantised model.
+    """Save what training has added to quantised linear layers as a LoRA adapter of peft for the quantised model.
 
-    `train_packed` made the layers trainable. A step of a run with K directions changes the weight W of each of them by
-    K moves W <- W + amount * u along directions u of low rank, which the layer keeps as a list. The adapter is their
-    sum, exact up to the rounding of float32. Its rank in a layer is the number of moves, steps times K, times the rank
-    of the directions, but at most the smaller side of W. Needs safetensors, which the extra `hf` brings.
+    The layers are those of `train_packed`. In each the adapter is the sum of all changes, one for each direction of
+    each step, in float32. Its rank is the number of changes times the rank of the directions, but at most the smaller
+    side of the layer's weight. Requires safetensors (the extra `hf`).
 
     Args:
-        module: a module whose quantised layers were trained so; the adapter has the names of its layers.
-        folder: where adapter_model.safetensors and adapter_config.json are written; it is made if it is not there.
+        module: the trained module. The adapter has the names of its layers.
+        folder: where adapter_model.safetensors and adapter_config.json are written; created if it does not exist.
 
     Raises:
-        ValueError: no layer was trained so.
+        ValueError: the module has no layer that `train_packed` made trainable and a run has changed.
     """
     from safetensors.torch import save_file
 
@@ -172,16 +162,15 @@ def save_adapter(module: nn.Module, folder: str | os.PathLike[str]) -> None:
 
 
 def moved(output: Tensor, x: Tensor, moves: Tensor, hook: "_Hook") -> Tensor:
-    """Return output + x M^T, where M, of shape (outputs, inputs), is what training has added to the weight of a
-    quantised linear layer: the sum of its moves, each an amount times a direction of low rank.
+    """Return output + x M^T, where M, shape (outputs, inputs), is what training has added to a quantised layer.
 
-    While a run evaluates the layer at a shifted weight, x times the shift is added too (`shifted.Shifted`).
+    While a run evaluates the layer at shifted weights, x times the shift is added too (`shifted.Shifted`).
 
     Args:
-        output: what the layer's kernel returns for x, shape (..., outputs).
+        output: the output of the layer's kernel for x, shape (..., outputs).
         x: the input of the layer, shape (..., inputs).
-        moves: the parameter `packed_moves` of the layer, the list of its moves.
-        hook: the layer's hook, which keeps the random signs of which their directions are made.
+        moves: the layer's parameter `packed_moves`, the list of the changes whose sum is M.
+        hook: the layer's forward hook, which caches the random signs of these changes.
     """
     if has_torch_function((x, moves)):  # `shifted.Shifted` is active, and adds x times the shift of the weight
         return handle_torch_function(moved, (x, moves), output, x, moves, hook)
@@ -190,23 +179,23 @@ def moved(output: Tensor, x: Tensor, moves: Tensor, hook: "_Hook") -> Tensor:
     return output
 
 
-# The forward hook of a quantised linear layer that `train_packed` made trainable. To the output x W^T of the layer's
-# kernel it adds x M^T, where M is the sum of what training has added to the weight W.
+# The forward hook of a quantised linear layer of `train_packed`. It adds x M^T to the output x W^T of the layer's
+# kernel, where M is what training has added to the weight W.
 class _Hook:
     def __init__(self) -> None:
         self._known: Any = None
-        self._held: Any = None  # the tensor that was read, kept alive so that no other gets the address in `_known`
+        self._held: Any = None  # The tensor that was read last, kept so that its address stays its own
         self._head: list[list[float]] = []
         self._numbers: list[float] = []
-        self._bits = torch.zeros(0)  # for each move the signs a, then b, eight in a byte
+        self._bits = torch.zeros(0)  # For each change its direction's signs, those of rows first, 8 in a byte
 
     def __call__(self, layer: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Tensor) -> Tensor:
         x = args[0] if args else next(iter(kwargs.values()))
         return moved(output, x, layer.packed_moves, self)
 
     def factors(self, moves: Tensor, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
-        # Pairs of shapes (terms, outputs) and (terms, inputs), whose products left^T right sum to what training has
-        # added to the layer's weight. It follows from `moves`, the layer's parameter `packed_moves`.
+        # Yields pairs (left, right) of shapes (terms, outputs) and (terms, inputs). The sum of left^T right over the
+        # pairs is what training has added to the layer's weight. `moves` is the layer's parameter `packed_moves`.
         if len(moves) == _HEAD:
             return
         known = moves.data_ptr(), moves._version, len(moves)
@@ -224,7 +213,7 @@ class _Hook:
             yield left.reshape(-1, self._rows) * scale, right.reshape(-1, self._columns)
 
     def _read(self, moves: Tensor) -> None:
-        # Keeps the signs of the directions along which the layer was moved; only those of new moves are computed.
+        # Caches the signs of the directions in the list `moves`. Only the signs of new changes are computed.
         head, numbers = moves[:_HEAD].tolist(), moves[_HEAD:, 0].tolist()
         kept = len(self._numbers) if head == self._head and numbers[: len(self._numbers)] == self._numbers else 0
         self._rows, self._columns, self._rank, first = (int(value) for row in head[:2] for value in row)
