@@ -1,13 +1,12 @@
-"""Losses and moves of the weights on a GPU, recorded once and then replayed.
+"""Records the GPU kernels of an evaluation once, as a CUDA graph, and replays the graph in later steps.
 
-Python needs longer to start the kernels of a small step than a GPU needs to run them. So the kernels of an evaluation
-are recorded once for each shape of a batch, those of a move of the weights once for each number of directions (CUDA
-graphs), and later steps replay a recording as a whole. It reads and writes the same memory each time: before it is
-replayed, the batch, the shifts, and the signs and amounts of the directions (`Directions.write`) are written there.
+Python needs longer to start the kernels of a small step than a GPU needs to run them. An evaluation is therefore
+recorded once for each shape of a batch, and a move of the weights once for each number of directions. A graph always
+reads and writes the same memory, so the batch, the shifts, and the signs and amounts of the directions
+(`Directions.write`) are written there before a replay.
 
-What cannot be recorded runs as it is, and a warning says so once: losses that wait for the GPU or compute on another
-device, and losses whose replay does not give the same bits. One pool of GPU memory is kept until the process ends;
-otherwise a recording touches what its evaluation or move touches.
+Losses that wait for the GPU, compute on another device, draw random numbers by the step, write buffers, or give other
+bits in a replay run operation by operation, and a warning says so. A pool of GPU memory is kept until the process ends.
 """
 
 import warnings
@@ -24,29 +23,31 @@ from dpzero_theory.difference import Point
 
 _Answer = TypeVar("_Answer")
 _Recorder = Callable[[Callable[[], Any]], Callable[[], Any]]
-"""A function that records what a function without arguments computes, and returns a replay: a function that computes it
-each time it is called, and returns the same tensor with new values."""
+"""A function that records what work() computes, for a function `work` without arguments, and returns a replay: a
+function that computes it again at each call, and returns the same tensors with new values."""
 _MOST = 16
-"""The most evaluations that are kept recorded; batches of further shapes are evaluated operation by operation."""
+"""The most evaluations that are recorded; batches of further shapes are evaluated operation by operation."""
 
 
 def recorder(device: torch.device) -> _Recorder | None:
-    """Return a function that records computations on the process's current GPU as CUDA graphs; None for any other
-    device. It takes a function without arguments, records what that starts on the GPU without running it, and returns a
-    replay: a function that runs the recording, and returns the same tensors each time, with new values."""
+    """Return a function `record` that records computations as CUDA graphs; None if `device` is not the current GPU.
+
+    record(work) records the kernels that work() starts on the GPU, without running them. It returns a function that
+    runs these kernels, and returns the tensors that work() returned, with new values.
+    """
     return _on_cuda if device.type == "cuda" and device.index == torch.cuda.current_device() else None
 
 
 def _on_cuda(function: Callable[[], _Answer]) -> Callable[[], _Answer]:
-    # All recordings share one pool of memory: the tensors that a replay returns are overwritten by the next replay, of
-    # this recording or another one, so the caller must copy them. Raises what `function` raises, and torch's
-    # RuntimeError for operations that cannot be recorded.
+    # All recordings share one pool of memory. So the next replay, of any recording, overwrites the tensors that a
+    # replay returned, and the caller must copy them. Raises what `function` raises, and torch's RuntimeError for
+    # operations that cannot be recorded.
     graph, pool = torch.cuda.CUDAGraph(), _kept().pool()
     try:
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             found = function()
     except Exception:
-        _record_nothing()  # torch's random generator stays in its recording state until a recording succeeds
+        _record_nothing()  # Only a recording that succeeds ends the recording state of torch's random generator
         raise
 
     def replay() -> _Answer:
@@ -65,30 +66,28 @@ def _record_nothing() -> torch.cuda.CUDAGraph:
 
 @cache
 def _kept() -> torch.cuda.CUDAGraph:
-    # The memory of this graph is shared by all others, as they are replayed one after the other and their results are
-    # copied. It is never deleted: memory whose last recording is gone cannot be recorded into again.
+    # All other graphs use the memory pool of this one. They may, since they are replayed one after the other and their
+    # results are copied. This graph is never deleted, since torch cannot record into a pool that has no graph left.
     return _record_nothing()
 
 
 class _Recording(NamedTuple):
-    content: Any  # the batch that the recorded evaluation reads
-    scale: Tensor  # the shifts that it reads
-    replay: Callable[[], Tensor]  # computes the losses from what these two hold then
+    content: Any  # The batch that the recorded evaluation reads
+    scale: Tensor  # The shifts that it reads
+    replay: Callable[[], Tensor]  # Computes the losses from the present values of `content` and `scale`
 
 
 class Recorded:
-    """Evaluates batches at shifted weights, if possible by replaying CUDA graphs of earlier evaluations.
-
-    A batch is evaluated by `Weights.evaluated` if no graph can be made of that, for the reason in `refused`.
+    """Evaluates losses at shifted weights, by replaying CUDA graphs of earlier evaluations if possible.
 
     Args:
-        weights: the trainable weights, on one device, with low-rank directions.
-        record: a function that records a computation on that device, and returns its replay (`recorder`).
-        drawn: a function that returns how often losses have asked for the number of the step (`step_now`), with which
-            they may draw random numbers. Such losses are not recorded.
+        weights: the trainable weights, a `module.Weights`, on one device and with low-rank directions.
+        record: a function that records a computation on that device and returns its replay, as `recorder` describes.
+        drawn: a function that returns how often the losses have called `evaluation.step_now`. Losses that call it may
+            draw random numbers anew in each step, so they are not recorded.
 
     Attributes:
-        refused: why nothing is recorded, or "".
+        refused: the reason why evaluations are not recorded; "" as long as they are.
     """
 
     def __init__(self, weights: Any, record: _Recorder, drawn: Callable[[], int] = lambda: 0) -> None:
@@ -101,23 +100,25 @@ class Recorded:
     def evaluated(
         self, points: Sequence[Point], ask: Callable[[Any], Any], at_once: int, content: Any, records: int
     ) -> list[Tensor]:
-        """Return the losses of a batch at each of the points, a tensor of shape (records,) for each.
-
-        Raises what the losses raise, and ValueError if they cannot be evaluated at several points in one pass.
+        """Return the losses of a batch at several points, a tensor of shape (records,) for each point in order.
 
         Args:
-            points: pairs (number of a direction, shift along it).
-            ask: a function from a collated batch to the function of the module that returns the batch's losses.
-            at_once: how many points are evaluated in one pass.
+            points: pairs (index of a direction u in the run, shift); the weights at the point are x + shift u.
+            ask: a function from a collated batch to the function of the module that computes the batch's losses.
+            at_once: how many points are evaluated in one pass, >= 1.
             content: the collated batch.
-            records: how many records the batch has.
+            records: the number of records in the batch.
+
+        Raises:
+            ValueError: the losses cannot be evaluated at several points in one pass.
+            Exception: any exception of the losses.
         """
         if self.refused:
             return self._weights.evaluated(points, ask(content), at_once, records)  # type: ignore[no-any-return]
         shape = _shape_of(content)
         content = each_tensor(content, lambda value: value.to(self._device, non_blocking=True))
         memory = self._weights.memory()
-        if memory != self._memory:  # recordings read the old memory, so they are dropped
+        if memory != self._memory:  # Recordings read the old memory
             self._found, self._memory = {}, memory
         found: list[Tensor] = []
         for first in range(0, len(points), at_once):
@@ -137,15 +138,15 @@ class Recorded:
         return found
 
     def _write(self, part: Sequence[Point], scale: Tensor) -> None:
-        # Write the shifts of the points `part` into `scale`, a float64 tensor of shape (points,), and the signs +-1
-        # that make up the points' low-rank directions into the tensors from which recordings read them.
+        # Writes the shifts of the points `part` into `scale`, a float64 tensor of shape (points,), and the signs of the
+        # points' low-rank directions into the tensors from which recordings read them.
         scale.copy_(torch.tensor([shift for _, shift in part], dtype=torch.float64))
         self._weights.directions.write(tuple(number for number, _ in part), (), self._weights.shapes)
 
     def _add(self, key: Any, part: Sequence[Point], ask: Callable[[Any], Any], content: Any, records: int) -> None:
-        # Evaluate a batch, `content`, of `records` records at the points `part` in one pass, and keep the evaluation as
-        # a CUDA graph under `key`. If that is not possible, warn why, and set `refused`: no later batch is recorded.
-        # ask(content) is the function of the module that returns the losses. Raises what the losses raise.
+        # Evaluates the batch `content` at the points `part` in one pass, and keeps the evaluation as a CUDA graph under
+        # `key`. If that is not possible, warns why and sets `refused`, so that no later batch is recorded.
+        # Raises what the losses raise.
         own = each_tensor(content, Tensor.clone)
         scale = torch.zeros(len(part), dtype=torch.float64, device=self._device)
         untrained = self._weights.untrained
@@ -155,13 +156,13 @@ class Recorded:
             return torch.stack(self._weights.evaluated(part, ask(own), len(part), records, scale=scale)).view(-1)
 
         self._write(part, scale)
-        wanted = once()  # run before it is recorded, so that what the losses raise reaches the caller
+        wanted = once()  # Runs before it is recorded, so that the caller sees what the losses raise
         if (self._drawn(), untrained.restored) != before:
             return self._refuse("they draw anew in each step, or write buffers")
         try:
             replay = self._record(once)
             same = bool((replay().view(torch.int64) == wanted.view(torch.int64)).all())
-        except Exception as error:  # its text, which may show private records, is left out
+        except Exception as error:  # The text of the error may show private records
             return self._refuse(f"recording them raised {type(error).__name__}")
         if not same:
             return self._refuse("their replay gives other bits")
@@ -173,10 +174,10 @@ class Recorded:
 
 
 def each_tensor(content: Any, function: Callable[[Tensor], Any]) -> Any:
-    """Return a collated batch (tensors in any nesting of mappings and lists) with function(tensor) for each tensor."""
+    """Return a copy of a batch (tensors in nested mappings and lists) with `function` applied to each tensor."""
 
     def of(value: Any) -> Any:
-        if isinstance(value, UserDict):  # such as the batches of transformers' tokenizers
+        if isinstance(value, UserDict):  # Batches of transformers' tokenizers, for example
             return type(value)({name: each_tensor(part, function) for name, part in value.items()})
         return function(value) if isinstance(value, Tensor) else value
 
@@ -190,6 +191,6 @@ def _tensors(content: Any) -> list[Tensor]:
 
 
 def _shape_of(content: Any) -> str:
-    # Recordings are found by this text. Two collated batches have the same one if only the numbers in their tensors or
-    # their devices differ, not their nesting, a tensor's shape or type, or a value that is no tensor.
+    # Returns a text by which a batch's recording is found. Two batches have the same text if they differ only in the
+    # numbers in their tensors, or in their devices.
     return repr(each_tensor(content, lambda value: f"{tuple(value.shape)} {value.dtype}"))

@@ -1,11 +1,8 @@
-"""Parameters of which a process holds some rows: modules under `torch.distributed.fsdp.fully_shard` (FSDP2).
+"""Parameters that are sharded over processes by `torch.distributed.fsdp.fully_shard` (FSDP2).
 
-Such a parameter is a DTensor. Its rows are dealt out in order, ceil(rows/processes) to each process, so that the last
-processes may hold fewer rows or none. So a process holds a piece: a block of the parameter's coordinates in row-major
-order. Before a forward, FSDP gathers the pieces to whole weights. It is therefore enough to move and replace the
-pieces, and to drop whole weights that were gathered before (`reshard`).
-
-`whole` communicates with the other processes, `reshard` frees gathered weights, and the other functions only look.
+A sharded parameter is a DTensor. Each process holds ceil(rows/processes) consecutive rows, the last processes perhaps
+fewer or none. Before a forward pass, FSDP gathers the rows of all processes into a whole weight. So a run moves the
+rows that a process holds, and drops whole weights that were gathered before (`reshard`).
 """
 
 import sys
@@ -18,25 +15,24 @@ _PLAIN = (Tensor, nn.Parameter)
 
 
 def _class(module: str, name: str) -> Any:
-    # If torch.distributed.<module> was never imported, no object is of its classes: no object is an instance of ().
+    # If torch.distributed.<module> was not imported, no object is of its classes: none is an instance of ().
     return getattr(sys.modules.get(f"torch.distributed.{module}"), name, ())
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether a parameter or tensor is a DTensor, of which each process holds a part or, if replicated, all."""
+    """Whether `tensor` is a DTensor, of which each process holds some rows or, if it is replicated, all of it."""
     return type(tensor) not in _PLAIN and isinstance(tensor, _class("tensor", "DTensor"))
 
 
 def is_collective(module: nn.Module) -> bool:
-    """Whether a forward of the module needs all processes, because some part of it is under `fully_shard`."""
+    """Whether a forward pass of the module needs all processes, because a submodule is under `fully_shard`."""
     return any(isinstance(part, _class("fsdp", "FSDPModule")) for part in module.modules())
 
 
 def piece(parameter: Tensor) -> tuple[Tensor, int]:
-    """Return the piece of a parameter that this process holds, and the index of its first coordinate (row-major).
-
-    The piece is a detached tensor in the parameter's memory: some rows of a sharded parameter, else all of it.
-    """
+    """Return the part of a parameter that this process holds, and the index of its first entry in the whole parameter,
+    in row-major order. The part is a detached tensor that shares the parameter's memory: some rows of a sharded
+    parameter, otherwise the whole parameter."""
     if not is_sharded(parameter):
         return parameter.detach(), 0
     held: Any = parameter.detach()
@@ -48,9 +44,11 @@ def piece(parameter: Tensor) -> tuple[Tensor, int]:
 
 
 def whole(parameter: Tensor) -> Tensor:
-    """Return a parameter as one plain, detached tensor of its shape, the same in every process. The rows of a sharded
-    one are gathered from all processes, so every process must call this; another parameter is returned in its own
-    memory, so only read the result."""
+    """Return the whole parameter as a plain, detached tensor, on every process.
+
+    If the parameter is sharded, every process must call this function, and the result is a new tensor. Otherwise the
+    result shares the parameter's memory, so do not write to it.
+    """
     held, of = piece(parameter)[0], cast(Any, parameter)
     if not is_sharded(parameter):
         return held
@@ -64,8 +62,8 @@ def whole(parameter: Tensor) -> Tensor:
 
 
 def require_sharded_by_rows(module: nn.Module) -> None:
-    """Raise ValueError unless every sharded parameter of a module is sharded by FSDP2, by rows, over one axis of its
-    mesh, and is on the mesh's device. Raise it for FSDP1, too."""
+    """Raise ValueError for a module under FSDP1, and unless every sharded parameter is sharded by FSDP2, by rows, over
+    one axis of its device mesh, and is on the mesh's device."""
     if any(isinstance(part, _class("fsdp", "FullyShardedDataParallel")) for part in module.modules()):
         raise ValueError("module must not be FullyShardedDataParallel (FSDP1): use torch.distributed.fsdp.fully_shard")
     collective = is_collective(module)
@@ -82,11 +80,11 @@ def require_sharded_by_rows(module: nn.Module) -> None:
 
 
 def reshard(module: nn.Module) -> None:
-    """Drop the whole weights that FSDP has gathered for a module and its submodules, also after a forward that failed.
-    The next forward gathers them anew. Does nothing for a module without FSDP."""
+    """Free the whole weights that FSDP has gathered for the module and its submodules, also if a forward pass failed.
+    The next forward pass gathers them again. Without FSDP this does nothing."""
     fsdp = _class("fsdp", "FSDPModule")
     for part in module.modules():
         if isinstance(part, fsdp):
-            with suppress(RuntimeError, AttributeError):  # an inner module raises, and is reset by its outer one
+            with suppress(RuntimeError, AttributeError):  # Raised by an inner module, which the outer one resets
                 part.reset_iter_state()
             part.reshard()
