@@ -1,18 +1,17 @@
-"""What a module holds in addition to its trained weights: buffers, frozen parameters, and which of them there are.
+"""Keeps a module's buffers and frozen parameters free of private records.
 
-Buffers and frozen parameters are handed out with the weights (`state_dict`, a Trainer's files), and evaluations read
-private records: a buffer that the first batch fills, or a running maximum, would carry records out. So an evaluation
-leaves nothing there:
+Evaluations read private records, and a module's buffers and frozen parameters are saved and published with its weights.
+A buffer that the first batch fills, for example, would carry records out. So after an evaluation
 
-    a buffer                      is put back after each evaluation, so the next one finds it as the first one did
-    a frozen parameter, a buffer  is not copied: before a run begins an operation that would write it is refused, and
-      of more than 2^22 elements  later the run ends after a step that wrote it (`require_unwritten`)
-    the module's entries          are put back too: made, taken away or replaced buffers, parameters and submodules
+    a buffer                      is restored, so that the next evaluation finds it as the first one did
+    a frozen parameter, a buffer  is not restored, as it was not copied; before a run begins a write is refused, and
+      of more than 2^22 elements  later a step that wrote raises at its end (`Untrained.require_unwritten`)
+    the set of entries            is restored: buffers, parameters and submodules that were added, removed or replaced
 
-What others write between evaluations stays. The kernels of batch normalisation write its statistics without torch's
-counting the write, so buffers are compared by value after such a function. Numpy may write any memory, so buffers are
-compared at each save and at the end too (`settle`). Two things are not seen: frozen parameters that are written in such
-ways, and values in plain attributes, which no `state_dict` has. Trained parameters are never touched.
+Changes that are made between evaluations stay. Some functions write buffers without a change of `Tensor._version`, as
+batch normalisation does; after these all buffers are compared by value. Numpy can write any memory, so buffers are also
+compared before each save and at the end (`Untrained.settle`). Not detected are such writes to frozen parameters, and
+changes of plain attributes, which no `state_dict` has. Trained parameters are never touched.
 """
 
 from typing import Any, NamedTuple
@@ -23,36 +22,34 @@ from torch import Tensor, nn
 from dpzero_theory.optim.weights.shifted import storage_of
 
 _MOST_COPIED = 1 << 22
-"""The most elements of a buffer that is copied and put back; a larger one must not be written."""
+"""The most elements of a buffer that is copied and restored. A larger buffer must not be written."""
 
 
 class _Held(NamedTuple):
     # A buffer or frozen parameter before an evaluation
     name: str
     tensor: Tensor
-    memory: Tensor  # a view of the tensor's memory
-    copy: Tensor | None  # of its values; None if it is not copied, and must not be written
+    memory: Tensor  # A detached view of its memory
+    copy: Tensor | None  # A copy of its values; None if it must not be written
 
 
 class Untrained:
-    """Keeps buffers of a module as they were before each evaluation, and finds out if one writes frozen parameters.
+    """Restores the buffers of a module after each evaluation, and detects writes to its frozen parameters.
 
-    Buffers of at most 2^22 elements are copied and put back. Larger ones and frozen parameters are not: a write to one
-    is noted, and `require_unwritten` then raises. Put back are also submodules and buffers, and with `parameters`
-    parameters, that an evaluation adds, replaces or removes: the dictionaries in which each submodule holds them, and
-    its set of buffers that are not persistent. Sparse and nested buffers are not looked at.
+    Buffers of at most 2^22 elements are restored. Larger buffers and frozen parameters are not; `require_unwritten`
+    raises after a write to one. Buffers, submodules and (see `parameters`) parameters that an evaluation adds, replaces
+    or removes are restored too, and so is which buffers are persistent. Sparse and nested buffers are ignored.
 
     Args:
         module: the module that is evaluated.
-        parameters: whether frozen parameters are guarded too. It must be False for a sharded module, whose parameters
-            FSDP replaces.
+        parameters: whether to include parameters. Pass False for a sharded module, since FSDP replaces them.
 
     Attributes:
-        guarded: by storage (`shifted.storage_of`), the name of a buffer or frozen parameter that must not be written,
-            or "" for a buffer that is put back.
-        parts: the module and its submodules.
-        taken: how often all this was noted anew, because something other than an evaluation had changed it.
-        restored: how often it was put back, after an evaluation that changed it or may have.
+        guarded: from the storage of a tensor (`shifted.storage_of`) to the name of the buffer or frozen parameter that
+            must not be written; "" for a buffer that is restored.
+        parts: the module and all its submodules.
+        taken: how often the state to be restored was recorded, first or anew after a change between evaluations.
+        restored: how often `settle` and `put_back` have compared buffers by value and restored them if they differed.
     """
 
     def __init__(self, module: nn.Module, *, parameters: bool) -> None:
@@ -67,29 +64,28 @@ class Untrained:
         self.parts: list[nn.Module] = []
 
     def begin(self) -> None:
-        """Note the buffers and frozen parameters, with the buffers' values, before an evaluation. `put_back` undoes
-        what the evaluation changes in buffers; nothing is refused here."""
+        """Record the state that `put_back` and `settle` restore, if it has changed. Call this before an evaluation."""
         if self._live is None or not self._same():
             self._take()
 
     def settle(self) -> None:
-        """Put back buffers that an evaluation has changed by writes that torch does not count (`Tensor._version`). Call
-        this before buffers are shown, for example saved."""
+        """Restore buffers that an evaluation changed without changing `Tensor._version`. Call this before saving
+        them."""
         if self._live is not None and self._same():
             self._restore()
 
     def put_back(self, *, written: bool) -> None:
-        """Put back the buffers' values, and buffers and parameters that an evaluation has replaced. Safe to repeat.
+        """Restore buffers, parameters and submodules that an evaluation has changed, added or removed. Safe to repeat.
 
-        If `written` is False, only tensors are looked at whose version (`Tensor._version`) has changed; it must be True
-        if the evaluation may have written buffers in other ways.
+        If `written` is False, nothing is compared by value unless an entry or a `Tensor._version` has changed. Pass
+        True if the evaluation may have written a buffer in another way.
         """
         if self._live is not None and (written or not self._same()):
             self._restore()
 
     def _restore(self) -> None:
-        # Puts back dictionaries and buffers that differ from what `begin` noted. A frozen parameter or a buffer of more
-        # than `_MOST_COPIED` elements has no copy: if it was written, its name is kept, for `require_unwritten`.
+        # Restores what differs from the state that `begin` recorded. A frozen parameter or large buffer has no copy: if
+        # it was written, its name is kept for `require_unwritten`.
         assert self._live is not None
         self.restored += 1
         for live, noted in zip(self._live, self._noted, strict=True):
@@ -108,8 +104,8 @@ class Untrained:
         self._state = [_state(held.tensor) for held in self._held]
 
     def require_unwritten(self) -> None:
-        """Raise ValueError if an evaluation has written a frozen parameter, or a buffer of more than 2^22 elements:
-        these are not copied, so they cannot be put back."""
+        """Raise ValueError if an evaluation has written a frozen parameter, or a buffer of more than 2^22 elements,
+        which cannot be restored."""
         if self._written:
             raise ValueError(
                 f"losses must not change what is handed out with the module; got a write of {self._written}: the module"
@@ -118,7 +114,7 @@ class Untrained:
 
     def _take(self) -> None:
         self.taken += 1
-        self._live = None  # it stays None if a line below raises, so that nothing is compared or put back
+        self._live = None  # If a line below raises, it stays None, and nothing is restored
         parts = list(self._module.modules())
         live: list[Any] = []
         for part in parts:
@@ -141,12 +137,12 @@ class Untrained:
         self._live = live
 
     def _same(self) -> bool:
-        # Two tests: the dictionaries have the entries that were noted, and buffers and frozen parameters are in the
-        # same memory, to which torch has counted no write since.
+        # Whether the recorded state still holds: modules have the same entries, and tensors the same memory, with no
+        # write counted by torch since.
         try:
             if self._live != self._noted:
                 return False
-        except RuntimeError:  # comparing different tensors gives no single truth value
+        except RuntimeError:  # Two different tensors cannot be compared to one truth value
             return False
         return self._state == [_state(held.tensor) for held in self._held]
 
@@ -154,7 +150,7 @@ class Untrained:
 def _alike(live: Any, noted: Any) -> bool:
     if isinstance(live, set):
         return bool(live == noted)
-    # Values are compared by identity: the comparison of two tensors would give no single truth value.
+    # Compares entries by identity, since comparing two tensors would give a tensor.
     return list(live) == list(noted) and all(live[name] is value for name, value in noted.items())
 
 
@@ -163,8 +159,8 @@ def _can_be_copied(buffer: Tensor) -> bool:
 
 
 def _state(tensor: Tensor) -> tuple[int, int]:
-    # Where the tensor's memory is, and how often torch counted a write to it (0 if it does not count)
+    # Returns the address of the tensor's memory, and how many writes torch has counted (0 if it does not count)
     try:
         return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
-    except RuntimeError:  # a tensor subclass may have no memory of its own
+    except RuntimeError:  # A tensor subclass may have no memory of its own
         return 0, 0
