@@ -1,22 +1,21 @@
-"""Functions that read a weight W compute with W + shift u: the mechanism of `Weights.evaluated`.
+"""Makes functions of torch compute with shifted weights x + shift u where they read trainable parameters x.
 
-Every function of torch that is called from Python passes `Shifted.__torch_function__`. Where a trainable parameter is
-among its arguments, the function computes with the shifted weights in the parameter's place. The parameter itself is
-only read. There are two ways:
+`Shifted` sees every function of torch that is called from Python. If a trainable parameter is among its arguments, the
+function computes with the shifted parameter instead. The parameter itself is only read. There are two ways:
 
-**Factored**, for low-rank directions u = a b^T. A product x W^T becomes x W^T + shift (x b) a^T, and an embedding, a
-convolution and a normalisation likewise, so that no shifted matrix is made. Several points W + shift u can be evaluated
-in one pass, in which the records are repeated, one copy for each point: all points share the product with W. The first
-axis of what functions get must then be the records, as it is where modules are batch-first; another layout is refused.
+**Factored**, for a parameter W and a low-rank direction u = a b^T. A product h W^T becomes h W^T + shift (h b) a^T, and
+embeddings, convolutions and normalisations are treated likewise, so that no shifted matrix is made. Several points W +
+shift u can be evaluated in one pass over a batch that has one copy of its records for each point, and share the product
+with W. The records must then be the first axis of all tensors; another layout is refused.
 
-**Whole**, for everything else: the function gets a new tensor W + shift u, which is freed after the call. So memory
-grows by the largest parameter, and one point is evaluated at a time.
+**Whole**, for everything else: the function gets a new tensor W + shift u, which is freed after the call. Memory grows
+by the size of the largest parameter, and one point is evaluated at a time.
 
-The derivative of the losses along u is their derivative by the shift at 0. To find it, the shift is a dual number (a
-value with a derivative), and the same functions carry it through by torch's forward-mode differentiation.
+The derivative of the losses along u is their derivative by the shift at 0. It is computed by torch's forward-mode
+differentiation, with a dual number as the shift.
 
-What reads a parameter's memory behind torch's functions (a view that was kept, a scripted module) would compute with
-the weights W. In all evaluations before a run begins `Guard`, which every operation on tensors passes, refuses that.
+Code that reads a parameter's memory in other ways (a view that was kept, a scripted module) would compute with x. In
+the evaluations before a run begins, `Guard` sees every operation on tensors and refuses that.
 """
 
 import warnings
@@ -40,17 +39,17 @@ from dpzero_theory.optim.weights.directions import WIDE
 from dpzero_theory.optim.weights.shards import is_sharded, piece
 
 NONE = "difference must be 'forward' or 'central' for these losses"
-"""The rule that losses without derivatives break; the messages that refuse them begin with it."""
+"""The beginning of error messages for losses that have no derivative."""
 _ONE = "points_at_once must be 1 for these losses"
-"""The rule that losses break if they cannot be evaluated at several points in one pass."""
+"""The beginning of error messages for losses that cannot be evaluated at several points in one pass."""
 _CONSTANT: tuple[Any, ...] = (Tensor.detach, Tensor.data.__get__)  # type: ignore[attr-defined]
-"""Functions through which torch carries no derivative, though their result changes with the tensor."""
+"""Functions whose result has the tensor's values but not its derivative."""
 _SHAPE = {
     *(Tensor.size, Tensor.dim, Tensor.ndimension, Tensor.numel, Tensor.nelement, Tensor.stride, Tensor.__len__),
     *(Tensor.is_contiguous, Tensor.element_size, Tensor.is_floating_point, Tensor.is_complex, Tensor.storage_offset),
     *(Tensor.shape.__get__, Tensor.dtype.__get__, Tensor.device.__get__, Tensor.ndim.__get__),  # type: ignore[attr-defined]
 }
-"""Methods and attributes that tell a tensor's shape, type or layout, and read none of its values."""
+"""Methods and attributes that return a tensor's shape, type or layout and read none of its values."""
 _UNSAID = {
     functional.batch_norm,
     torch.batch_norm,
@@ -58,40 +57,38 @@ _UNSAID = {
     functional.instance_norm,
     torch.instance_norm,
 }
-"""Functions that may write the running statistics of batch normalisation without torch's count of writes noticing."""
+"""Functions that may write the running statistics of batch normalisation without a change of `Tensor._version`."""
 _BY_ENTRY = {
     *("mul", "__mul__", "__rmul__", "multiply", "add", "__add__", "__radd__", "sub", "__sub__", "__rsub__"),
     *("div", "__truediv__", "__rtruediv__"),
 }
-"""Names of functions of two tensors that are computed entry by entry."""
+"""The names of functions of two tensors that work entry by entry."""
 _ROWS_SHARE = 8
-"""If an embedding makes at most one look-up for this many rows of its matrix, only the rows that are looked up are
-shifted."""
+"""If an embedding on a CPU looks up at most one row for this many rows of its matrix, only these are shifted."""
 _SMALL, _MANY_ROWS = 1 << 20, 8
-"""A matrix of at most the first number of entries is shifted as a whole if it is multiplied by at least the second
-number times as many rows as it has columns. That takes less time than adding to the product."""
+"""A matrix of at most `_SMALL` entries is shifted as a whole if it is multiplied by at least `_MANY_ROWS` times as many
+rows as it has columns, since that is faster than a correction of the product."""
 
 
 class Shifted(TorchFunctionMode):
-    """A context manager in whose block functions that read trainable parameters compute with x + shift u.
+    """A context manager in whose block functions of torch that read trainable parameters x compute with x + shift u.
 
-    At one point this is so for all of torch's functions. In a pass over several points, with low-rank directions, any
-    function but matrix products, embeddings, convolutions, layer and RMS norms, and sums, products and quotients by
-    entry raises ValueError.
+    A point is a direction u with a shift along it. With one point this holds for all functions of torch. With several,
+    which need low-rank directions, it holds for matrix products, embeddings, convolutions, layer and RMS norms, and
+    sums, products and quotients by entry; any other function that reads a trainable parameter raises ValueError.
 
     Args:
         weights: the trainable parameters x and the run's directions, a `module.Weights`.
-        numbers: for each point that is evaluated in one pass, the number of its direction u.
-        shifts: for each point the shift times `Directions.factor` times `Directions.scale`, the two numbers by which
-            the vector that `Directions` computes must be multiplied to be u; with `exact` (one point) only these two.
-        rows: the number of records times the number of points. With two or more points a batch must have one copy of
-            all its records for each point, one whole copy after the other; with one point this is not read.
-        guard: a `Guard`, which refuses other ways of reading the parameters; None to let them pass.
-        exact: whether losses become dual numbers with their derivatives by the shift at 0, in place of values.
-        scale: a float64 tensor on the weights' device whose numbers are read in place of `shifts`; None to make one.
+        numbers: for each point that is evaluated in one pass, the index of its direction u in the run.
+        shifts: for each point, the shift times `directions.factor(...)` times `directions.scale`, or with `exact` these
+            two alone.
+        rows: the number of rows of the batch, which has one copy of all its records for each point; not used with one.
+        guard: a `Guard`, which refuses other ways of reading the parameters; None to allow these.
+        exact: whether losses become dual numbers, which carry their derivative by the shift at x.
+        scale: None, or a float64 tensor on the weights' device that is read in place of `shifts`.
 
     Attributes:
-        written: whether a function was called that may have written buffers by writes that torch does not count.
+        written: whether a function was called that may have written buffers without a change of `Tensor._version`.
     """
 
     def __init__(
@@ -151,7 +148,7 @@ class Shifted(TorchFunctionMode):
         return False
 
     def _shifted(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if func.__name__ == "__get__":  # an attribute that is no tensor, such as `.shape`, says nothing of the weights
+        if func.__name__ == "__get__":  # An attribute that is no tensor, such as `.shape`, has no values of weights
             found = func(*args)
             if not isinstance(found, Tensor):
                 return found
@@ -181,12 +178,12 @@ class Shifted(TorchFunctionMode):
         return str(next(self._weights.names[index] for index in found if index is not None))
 
     def _hidden(self) -> AbstractContextManager[Any]:
-        # Shifted weights are made by operations that differ from call to call, since some results are kept. While a
-        # `Guard` is used, a trace of what the losses do (`losses.isolation`) must not see them: they are hidden.
+        # Hides operations from other torch modes, if a `Guard` is used. Then `losses.isolation` compares the operations
+        # of two evaluations, and those that make shifted weights may differ, since some of their results are cached.
         return nullcontext() if self._guard is None else _disable_current_modes()
 
     def _read(self, value: Any) -> int | None:
-        # Return the index of `value` among the trainable parameters, and note that it is read; None if it is none.
+        # Returns the index of `value` among the trainable parameters, and notes that it was read; None if it is none.
         index: int | None = self._ids.get(id(value))
         if index is None and self._weights.collective:
             index = self._weights.index(value)
@@ -195,10 +192,10 @@ class Shifted(TorchFunctionMode):
         return index
 
     def _of(self, index: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor | None]:
-        # Return two factors of what is added to one parameter at each of P points. For a matrix they have the shapes
-        # (P, rank, rows) and (P, rank, columns), and the sum over the rank of their outer products is shift u; the
-        # first one has the shift and rank^(-1/2) in it. For a vector they are shift u, shape (P, entries), and None.
-        # `index` is that of the parameter among the trainable ones, and `dtype` and `device` are those of the factors.
+        # Returns two factors of shift * u, which is added to the trainable parameter `index` at each of P points. For a
+        # matrix they have the shapes (P, rank, rows) and (P, rank, columns), and the sum over the rank of their outer
+        # products is shift * u; the first one includes the shift and rank^(-1/2). For a vector they are shift * u, of
+        # shape (P, entries), and None. `dtype` and `device` are those of the factors.
         place = dtype, device
         if place not in self._factored:
             asked = self._numbers, self._scale, self._weights.shapes
@@ -207,13 +204,12 @@ class Shifted(TorchFunctionMode):
         return self._factored[place][index]
 
     def _whole(self, value: Any) -> Any:
-        # Return x + shift u at the only point that is evaluated, rounded to x's type, if `value` is a trainable
-        # parameter x; with `exact` it is a dual number with the value x and the derivative u. Any other value is
-        # returned as it is.
+        # If `value` is a trainable parameter x, returns x + shift u at the only point that is evaluated, rounded to x's
+        # type, or with `exact` a dual number with the value x and the derivative u. Returns any other value as it is.
         index = self._read(value)
         if index is None:
             return value
-        with nullcontext() if self._guard is None else _disable_current_modes():  # `_hidden`, whose call takes time
+        with nullcontext() if self._guard is None else _disable_current_modes():  # As `_hidden`, but faster
             own, dtype = value.detach(), value.dtype
             summed = WIDE.get(dtype, torch.float32)
             if self._directions.law.rank:
@@ -223,7 +219,7 @@ class Shifted(TorchFunctionMode):
                     found = source + left.view(own.shape)
                 else:
                     matrix = source.reshape(len(own), -1)
-                    # a replay writes into the memory of its recording, which must not be the spare one
+                    # A CUDA graph writes into the memory of its recording, which must stay its own
                     out = None if self._recorded or self._exact else self._weights.spare(source).view(matrix.shape)
                     add = torch.addcmul if self._directions.law.rank == 1 else torch.addmm
                     found = add(matrix, left[0].T, right[0], out=out).view(own.shape)
@@ -235,7 +231,7 @@ class Shifted(TorchFunctionMode):
                     own.contiguous(), self._numbers[0], index, self._factors[0], out=self._weights.spare(own)
                 )
             found = found if dtype == found.dtype else found.to(dtype)
-            # losses may depend on the order of the weights in memory (channels last), so the copy keeps that
+            # Keeps x's order in memory, such as channels last, on which losses may depend
             return found if own.is_contiguous() else torch.empty_like(own).copy_(found)
 
     def _linear(self, func: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
@@ -256,7 +252,7 @@ class Shifted(TorchFunctionMode):
         return func(x, other) + (x.reshape(self._points, -1, len(other)) @ left[:, :, None]).view(x.shape[:-1])
 
     def _product(self, plain: Any, x: Tensor, weight: Tensor, bias: Tensor | None, *, turned: bool = False) -> Any:
-        # Return plain(x, weight, bias), a product with a matrix plus a bias, with both shifted, at all points. The
+        # Returns plain(x, weight, bias), a product with a matrix plus a bias, with both shifted, at all points. The
         # weight has the shape (outputs, inputs), or with `turned` (inputs, outputs). Returns NotImplemented if x is
         # itself trainable or the weight is no matrix.
         index = self._read(weight)
@@ -272,7 +268,7 @@ class Shifted(TorchFunctionMode):
                 return plain(x, self._whole(weight), bias)
         rows, shape = x.reshape(self._points, -1, width), (*x.shape[:-1], -1)
         if index is not None and self._may_addmm(x, weight, bias):
-            # to add the product to the shifts and the bias takes one pass less over the result than the other way
+            # Adding the product to shift and bias passes over the result once less than adding these to the product
             along, left = self._along(rows, index, x.dtype, turned)
             if self._directions.law.rank == 1:
                 out = along * left if bias is None else torch.addcmul(bias, along, left)
@@ -287,9 +283,9 @@ class Shifted(TorchFunctionMode):
         return (out + bias if many and bias is not None else out).view(shape)
 
     def _along(self, rows: Tensor, index: int, dtype: torch.dtype, turned: bool) -> tuple[Tensor, Tensor]:
-        # Return two factors, of type `dtype` and shapes (points, n, rank) and (points, rank, outputs), of what the
-        # shift of a matrix adds to its product with `rows`, shape (points, n, inputs). The matrix is the trainable
-        # parameter with this index, of shape (outputs, inputs), or with `turned` (inputs, outputs).
+        # Returns two factors, of shapes (points, n, rank) and (points, rank, outputs), of what the shift of a matrix
+        # adds to its product with `rows`, shape (points, n, inputs). The matrix is the trainable parameter `index`, of
+        # shape (outputs, inputs), or with `turned` (inputs, outputs). `dtype` is the type of the factors.
         left, right = self._of(index, dtype, rows.device)
         assert right is not None
         if turned:
@@ -306,13 +302,13 @@ class Shifted(TorchFunctionMode):
         return output.contiguous().view(self._points, -1, output.shape[-1]).baddbmm(along, left).view(output.shape)
 
     def _may_addmm(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-        # `addmm_`, which adds the product x W^T in place, needs one type of all values, and carries no derivative.
+        # Whether `addmm_` may add x W^T in place. It needs equal types, and carries no derivative.
         same = x.dtype == weight.dtype and (bias is None or bias.dtype == x.dtype)
         return same and not self._exact and not torch.is_autocast_enabled(x.device.type)
 
     def _is_cheaper(self, x: Tensor, weight: Tensor, width: int) -> bool:
-        # Whether to shift the whole weight takes less time than to add to its product with x, and rounds no more. x has
-        # `width` columns.
+        # Whether shifting the whole weight is faster than correcting its product with x, which has `width` columns,
+        # and no less precise.
         return (
             weight.numel() <= _SMALL
             and x.numel() >= _MANY_ROWS * width * width
@@ -338,8 +334,8 @@ class Shifted(TorchFunctionMode):
         return (out + rows.mT @ right if self._exact else out.baddbmm_(rows.mT, right)).view(y.shape)  # type: ignore[operator]
 
     def _few_rows(self, func: Any, ids: Tensor, weight: Tensor, index: int) -> Any:
-        # Only the rows that are looked up are shifted, on a CPU, unless they are so many that it takes less time to
-        # shift the whole matrix.
+        # On a CPU, shifts only the rows of an embedding that are looked up. Returns NotImplemented on other devices,
+        # and if the rows are so many that shifting the whole matrix is faster.
         if ids.device.type != "cpu" or ids.numel() * _ROWS_SHARE > len(weight):
             return NotImplemented
         width, summed = weight.shape[1], WIDE.get(weight.dtype, torch.float32)
@@ -405,8 +401,8 @@ class Shifted(TorchFunctionMode):
         return out.view(y.shape)
 
     def _stacked(self, value: Tensor) -> Tensor:
-        # Return the shifted values of a trainable vector or matrix at all points, stacked along a new first axis; of a
-        # frozen one its values, with a first axis of length 1.
+        # Returns the shifted values of a trainable vector or matrix at all points, stacked along a new first axis. A
+        # frozen one is returned with a first axis of length 1.
         index = self._read(value)
         if index is None:
             return value[None]
@@ -415,9 +411,9 @@ class Shifted(TorchFunctionMode):
         return value.detach() + moved.view(self._points, *value.shape)
 
     def _grouped(self, x: Tensor, index: int | None) -> Tensor:
-        # Return x with an equal block of rows for each point along its first axis: x itself if its number of rows is a
-        # multiple of records times points, or its only row, repeated. Raises ValueError for any other x; the message
-        # names the trainable parameter with this index, if it is not None.
+        # Returns x with an equal number of rows for each point: x itself if its number of rows is a multiple of records
+        # times points, or its only row, repeated. Raises ValueError for any other x; the message names the trainable
+        # parameter `index`, unless that is None.
         if len(x) % self._rows == 0:
             return x
         if len(x) == 1:
@@ -427,7 +423,7 @@ class Shifted(TorchFunctionMode):
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
-    # torch's own linear of dual numbers would also multiply x by the derivative of a frozen weight, which is 0
+    # `functional.linear` for dual numbers. Torch's own would also multiply by a frozen weight's derivative, which is 0
     unpack: Any = forward_ad.unpack_dual
     values, moved = unpack(input)
     if moved is None or unpack(weight)[1] is not None:
@@ -438,26 +434,26 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
 
 
 def _each(function: Callable[[Any], Any], values: Any) -> list[Any]:
-    # Lists and tuples among the values become lists and tuples of function(entry).
+    # Returns function(value) for each value; in lists and tuples it is applied to the entries.
     return [
         type(value)(_each(function, value)) if type(value) in (list, tuple) else function(value) for value in values
     ]
 
 
 class Guard(TorchDispatchMode):
-    """A context manager that refuses operations in its block which read trainable parameters in other ways than through
-    `Shifted`, or write tensors that must stay as they are.
+    """A context manager that refuses, with a ValueError, operations in its block which read trainable parameters in
+    ways that escape `Shifted`, or write tensors that must not change.
 
     Args:
-        trained: by storage (`storage_of`), the name of a trainable parameter. An operation may read it inside `opened`
-            alone, and write it never.
-        kept: by storage, the name of a buffer or frozen parameter that must not be written; "" for a buffer that may
-            be, since it is put back after the evaluation.
-        sharded: whether the module is under FSDP, which itself reads the memory of the pieces and gathers them. Then
-            trainable parameters are guarded as whole DTensors only; `kept` is guarded as ever.
+        trained: from a storage (`storage_of`) to the name of the trainable parameter in it. Operations may read it only
+            inside `opened`, and never write it.
+        kept: from a storage to the name of a buffer or frozen parameter that must not be written; "" for a buffer that
+            may be written, since it is restored later.
+        sharded: whether the module is under FSDP, which reads the memory of the shards itself. If True, trainable
+            parameters are guarded only as DTensors.
 
     Attributes:
-        refused: the ValueError that was raised in a refused operation; None if there was none.
+        refused: the ValueError that a refused operation raised; None if there was none.
     """
 
     def __init__(self, trained: Mapping[int, str], kept: Mapping[int, str], *, sharded: bool = False) -> None:
@@ -477,7 +473,7 @@ class Guard(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        with torch._C.DisableTorchFunction():  # `Shifted` must see calls of the losses, not of this method
+        with torch._C.DisableTorchFunction():  # `Shifted` must not see this method's own calls
             if not func.is_view:
                 written = _written(func, args, kwargs) if func._schema.is_mutable else []
                 for value in _pytree.tree_leaves((args, kwargs)):
@@ -512,7 +508,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
 
 
 def storage_of(tensor: Tensor) -> int:
-    """Return a number that tensors in the same memory, such as views of one another, share; 0 for a sparse one."""
+    """Return an integer that is the same for tensors in the same memory, such as views; 0 for a sparse tensor."""
     try:
         return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):
@@ -528,7 +524,7 @@ def _derivative_of(found: Tensor) -> Tensor:
 
 @cache
 def _ready() -> None:
-    # Torch imports this module at the first dual number, with a deprecation warning
+    # Torch would import this module at the first dual number, with a deprecation warning
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         import_module("torch._decomp.decompositions_for_jvp")
@@ -536,13 +532,13 @@ def _ready() -> None:
 
 @contextmanager
 def differentiable() -> Iterator[Callable[[Tensor], Tensor]]:
-    """A context manager in whose block torch carries derivatives forward. Compute losses in an inner block of
-    `Shifted(..., exact=True)`: they are functions of one number, the shift of the weights along a direction, at 0.
+    """A context manager in whose block forward-mode differentiation computes derivatives along a direction.
 
-    It gives a function that takes these losses, a tensor of dual numbers, and returns their derivatives by the shift, a
-    tensor of the same shape; NaN where the losses are not finite. Call it inside the block. It raises ValueError for
-    losses without a derivative. Attention runs by its plain kernel, the only one with a forward derivative. An
-    operation that has none raises ValueError, which names the operation.
+    Compute the losses in an inner block of `Shifted(..., exact=True)`. The context manager returns a function, to be
+    called inside its block: it takes these losses, a tensor of dual numbers, and returns their derivatives by the shift
+    of the weights, at shift 0, as a tensor of the same shape, with NaN where a loss is not finite. It raises ValueError
+    if the losses have no derivative. So does the block, with the name of the operation, if an operation has no forward
+    derivative. Attention uses its plain kernel, the only one that has one.
     """
     _ready()
     try:
