@@ -1,1 +1,1 @@
-"""Private runs inside a Hugging Face Trainer."""
+"""Private runs as Trainers of transformers and TRL."""

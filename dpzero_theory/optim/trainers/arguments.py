@@ -1,8 +1,7 @@
-"""Which training arguments a private run honours. Every other one must be left at its default.
+"""The training arguments (fields of `transformers.TrainingArguments`) that a private run uses.
 
-A field is honoured, or a value other than its default raises ValueError. A value that is given and equals the default
-cannot be told from a field that is left out. TRL's configurations have further fields, and defaults that a private run
-changes: `_SET_BY_A_RUN`.
+Any other field must have its default value; otherwise ValueError is raised. The configurations of TRL have further
+fields, and some defaults that a private run replaces (`_SET_BY_A_RUN`).
 """
 
 import copy
@@ -15,7 +14,7 @@ from transformers import TrainingArguments
 
 
 def _by_field(table: Mapping[str, str]) -> dict[str, str]:
-    # In the tables below one text, the key, is written once for many fields, whose names are separated by spaces.
+    # Returns the mapping from each field to its text, for a table from a text to fields separated by spaces.
     return {name: about for about, names in table.items() for name in names.split()}
 
 
@@ -39,8 +38,8 @@ HONOURED = _by_field(
             do_train do_eval do_predict""",
     }
 )
-"""The fields that a private run honours: from each name to what it is about. Fields about loading data act on
-evaluation sets alone: training records are read as the batches are drawn."""
+"""The fields that a private run uses, each with its subject. Fields about loading data affect evaluation sets only,
+since training records are read as the batches are drawn."""
 INSTEAD = _by_field(
     {
         "give step_size in private": """
@@ -59,8 +58,8 @@ INSTEAD = _by_field(
         "make the trainer with it": "precompute_ref_log_probs precompute_ref_batch_size",
     }
 )
-"""From the names of refused fields to what to use instead. Other refused fields are a part of training by gradients
-alone, or unknown to this version."""
+"""Fields that must have their defaults, each with what to do instead. Fields in neither table concern training by
+gradients, or were added to transformers later, and must have their defaults too."""
 _OF_BOTH = (
     "model_init_kwargs dataset_num_proc max_length truncation_mode pad_to_multiple_of pad_token trust_remote_code"
 )
@@ -69,46 +68,47 @@ _HONOURED_IN = {
         completion_only_loss assistant_only_loss""".split(),
     "DPOConfig": f"{_OF_BOTH} disable_dropout beta".split(),
 }
-"""Fields that a private run honours in addition to `HONOURED`, by the name of TRL's configuration class."""
+"""Further fields that a private run uses, by the name of TRL's configuration class."""
 _PLAIN = {"bf16": False, "activation_checkpointing": False, "gradient_checkpointing": False}
 _SET_BY_A_RUN: dict[str, dict[str, Any]] = {
-    "_BaseConfig": _PLAIN,  # This is the base class of TRL's configurations.
-    # The reference log-probabilities of a pair must not depend on the lengths of other pairs, so each pair is alone.
+    "_BaseConfig": _PLAIN,  # The base class of TRL's configurations
+    # Each pair is evaluated alone, so that its reference log-probabilities do not depend on the lengths of others.
     "DPOConfig": {**_PLAIN, "precompute_ref_log_probs": True, "precompute_ref_batch_size": 1},
 }
-"""The values to which a private run sets fields of TRL's configurations, by the name of the configuration class."""
+"""The values that a private run gives to fields of TRL's configurations, by the name of the configuration class."""
 
 
 def for_a_run(arguments: TrainingArguments) -> TrainingArguments:
-    """Return a copy of training arguments. If they are a configuration of TRL, fields have a private run's values
-    there, whatever the user set: bf16, activation_checkpointing and gradient_checkpointing False, and in a DPOConfig
-    precompute_ref_log_probs True and precompute_ref_batch_size 1. Other arguments keep theirs."""
+    """Return a copy of training arguments in which a configuration of TRL has the values that a private run needs.
+
+    In such a configuration bf16, activation_checkpointing and gradient_checkpointing become False; in a DPOConfig
+    precompute_ref_log_probs also becomes True and precompute_ref_batch_size 1. Others are copied as they are.
+    """
     found = copy.copy(arguments)
     for name, value in _for_class(_SET_BY_A_RUN, arguments).items():
         setattr(found, name, value)
     if not found.bf16 and not found.fp16:
-        # TrainingArguments computed `mixed_precision` when it was made, from a bf16 that may have been true.
+        # `mixed_precision` was set when the arguments were made, perhaps with bf16=True.
         found.mixed_precision = "no"
     return found
 
 
 def require_honoured(arguments: TrainingArguments) -> None:
-    """Raise ValueError if training arguments ask for what a private run does not do.
+    """Raise ValueError if training arguments ask for something that a private run does not do.
 
     Args:
-        arguments: the arguments as `for_a_run` returns them, with the values that it sets.
+        arguments: training arguments that `for_a_run` returned.
 
     Raises:
-        ValueError: fields that a private run does not honour differ from their defaults (or from what `for_a_run`
-            sets), such as learning_rate, max_grad_norm and num_train_epochs, or any other field but those in `HONOURED`
-            (logging, evaluation, saving and the process); the message names them all. Or `save_only_model`, which
-            leaves the run's state out of checkpoints, with `load_best_model_at_end`, which loads it.
+        ValueError: fields that a private run does not use, such as learning_rate, max_grad_norm and num_train_epochs,
+            differ from their defaults (or from the values of `for_a_run`); the message names all of them. Or
+            save_only_model and load_best_model_at_end are both True.
     """
     own, wanted = type(arguments), _for_class(_SET_BY_A_RUN, arguments)
     honoured = {*HONOURED, *_for_class(_HONOURED_IN, arguments)}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # The defaults of TRL's configurations warn of deprecation.
-        # The object with the defaults must not set up devices again: a Trainer with the arguments may have them.
+        warnings.simplefilter("ignore")  # TRL's defaults give deprecation warnings
+        # `plain` has the defaults. It must not set up devices, which a Trainer with `arguments` may have done already.
         kind = type(own.__name__, (own,), {"_setup_devices": arguments.device})
         made = {"output_dir": arguments.output_dir, "use_cpu": arguments.use_cpu, "report_to": "none"}
         plain = for_a_run(kind(**made, **({"bf16": False} if wanted else {})))

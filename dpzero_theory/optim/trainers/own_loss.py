@@ -1,7 +1,4 @@
-"""One loss for each record, from a Trainer: by the model's task, or by the Trainer's own `compute_loss`.
-
-The Trainer's `compute_loss` is called on copies of the Trainer, so that nothing is left in it. The model is evaluated.
-"""
+"""The losses of single records from a Trainer: from the task of its model, or from its own `compute_loss`."""
 
 import copy
 import math
@@ -20,15 +17,15 @@ from dpzero_theory.optim.losses.records import Data
 from dpzero_theory.optim.losses.task_losses import losses_for, preference_losses
 
 _PAIRS = 4
-"""How many pairs of records are evaluated to see whether a loss is a mean."""
+"""The number of pairs of records on which `one_by_one` tests whether a loss is a mean over records."""
 
 
 def known_losses(trainer: Trainer) -> Losses | None:
-    """Return the loss function of single records, of which a Trainer's `compute_loss` is the mean; None if that is not
-    known.
+    """Return a loss function whose mean over a batch is the Trainer's `compute_loss`; None if none is known.
 
-    It is known if `compute_loss` is the method of transformers' Trainer, or of TRL's SFT or DPO trainer, and the
-    Trainer has no `compute_loss_func`. Raises ValueError if `losses_for` does not know the task of the Trainer's model.
+    It takes the module and a collated batch, and returns the losses of the records, shape (batch,). It is known if
+    `compute_loss` is the method of transformers' Trainer or of TRL's SFTTrainer or DPOTrainer, and the Trainer has no
+    compute_loss_func. Raises ValueError if `losses_for` does not know the task of the Trainer's model.
     """
     if trainer.compute_loss_func is not None:
         return None
@@ -43,20 +40,21 @@ def known_losses(trainer: Trainer) -> Losses | None:
 def one_by_one(trainer: Trainer, data: Data) -> tuple[Losses, Callable[[Sequence[Any]], Any]]:
     """Return a loss function and a collate function that call the Trainer's `compute_loss` for one record at a time.
 
-    What `compute_loss` assigns to the Trainer, appends to one of its lists, or logs is dropped, since it is computed
-    from private records.
+    `compute_loss` is called on a copy of the Trainer. What it assigns to the Trainer, appends to its lists, or logs is
+    lost, since it depends on private records.
 
     Args:
-        trainer: a Trainer with a `compute_loss` of its own.
-        data: the records, as the Trainer's collator takes them.
+        trainer: a Trainer with its own `compute_loss`.
+        data: the records, as the Trainer's collator takes them. Up to eight are evaluated here.
 
     Returns:
-        The pair (losses, collate) as `make_private` takes them: a batch is a list with a batch for each record.
+        The pair (losses, collate) for `make_private`. collate(records) is a list with one batch for each record, and
+        losses(module, batches) a tensor with one loss for each of them.
 
     Raises:
-        ValueError: there are several processes; or `compute_loss` of two records is not between its values for each
-            alone, for one of four pairs, so that it is no mean. A loss that compares records, such as a contrastive
-            one, gives no record a loss of its own.
+        ValueError: there are several processes; or `compute_loss` is not a mean over records: for one of four pairs its
+            value for both records is not between its values for each. A loss that compares records, such as a
+            contrastive loss, fails this test.
     """
     if trainer.args.world_size > 1:
         raise ValueError("losses must be given where there are several processes: compute_loss may wait for all")
@@ -74,7 +72,7 @@ def one_by_one(trainer: Trainer, data: Data) -> tuple[Losses, Callable[[Sequence
         return torch.stack(found)
 
     training = [part for part in trainer.model.modules() if part.training]
-    trainer.model.eval()  # A run evaluates in this mode, so the test does, too.
+    trainer.model.eval()  # As in a run
     try:
         with torch.no_grad():
             _require_between(partial(losses, trainer.model), join, data)
@@ -93,24 +91,25 @@ def one_by_one(trainer: Trainer, data: Data) -> tuple[Losses, Callable[[Sequence
 def _require_between(
     losses: Callable[[Sequence[Any]], Tensor], join: Callable[[Sequence[Any]], Any], data: Data
 ) -> None:
-    # The loss of a batch of two records must be between the losses of the two. `losses` takes a list of batches and has
-    # one number for each; `join` makes a batch of a list of records. Pairs whose losses are not finite do not count.
+    # Raises ValueError if, for one of four pairs of records, the loss of both together is not between their own losses.
+    # `losses` takes a list of batches and returns one number for each; `join` makes a batch of a list of records. Pairs
+    # with losses that are not finite are skipped.
     places = [pair * len(data) // _PAIRS for pair in range(_PAIRS)]
     for place in places:
         two = [data[place], data[(place + len(data) // 2) % len(data)]]
         *own, both = losses([*(join([record]) for record in two), join(two)]).tolist()
-        # A difference up to eps^(2/3) (|loss| + 0.1), with the eps of float32, is taken for rounding.
+        # Differences up to eps^(2/3) (|loss| + 0.1) may be rounding, where eps is that of float32.
         slack = float(np.finfo(np.float32).eps) ** (2 / 3) * (max(map(abs, own)) + 0.1)
         if math.isfinite(sum(own)) and not min(own) - slack <= both <= max(own) + slack:
             raise ValueError("got another number for two records together")
 
 
 def _twin(trainer: Trainer) -> Any:
-    # A copy, on which a private run calls `compute_loss`: what that method logs, or keeps in the Trainer's attributes,
-    # lists and dictionaries, is computed from private records, and must not be left in the Trainer that callers see.
+    # Returns a copy of the Trainer, on which a private run calls `compute_loss`. What that method logs or stores in the
+    # Trainer's attributes, lists and dictionaries depends on private records, and must not stay in the original.
     found: Any = copy.copy(trainer)
     for name, value in vars(found).items():
-        if name not in ("train_dataset", "eval_dataset"):  # No loss changes a data set, which may be a long list.
+        if name not in ("train_dataset", "eval_dataset"):  # These may be long lists
             vars(found)[name] = _apart(value)
     found.log = lambda *logs, **named: None
     return found
@@ -118,7 +117,7 @@ def _twin(trainer: Trainer) -> Any:
 
 def _apart(value: Any) -> Any:
     if isinstance(value, dict):
-        found = copy.copy(value)  # A copy of a defaultdict keeps its default factory, which a new dict would lack.
+        found = copy.copy(value)  # Keeps the default factory of a defaultdict
         found.update({name: _apart(part) for name, part in value.items()})
         return found
     return copy.copy(value) if isinstance(value, list | set | deque) else value

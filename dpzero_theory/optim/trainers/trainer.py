@@ -1,4 +1,4 @@
-"""DPZero inside a Hugging Face Trainer (the `hf` extra): its arguments, callbacks, evaluation and checkpoints.
+"""A Hugging Face Trainer whose `train` is a private run (requires the extra `hf`).
 
     trainer = DPZeroTrainer(
         model, TrainingArguments("out", save_steps=500, report_to="none"), train_dataset=data,
@@ -7,13 +7,14 @@
                      smoothing=1e-3, relation="add-remove", sampling="poisson"),
     )
     trainer.train()                                # resume_from_checkpoint=True after an interruption
-    trainer.run.get_epsilon(1e-5)                  # what may be claimed
+    trainer.run.get_epsilon(1e-5)                  # the epsilon that may be claimed
 
     trainer = privatize(ClassOfOthers(...), private=dict(...))   # for a Trainer of any class
 
-An epoch is one pass over the records in expectation: n/expected_batch releases. The log has epsilon, the step size and
-the size of what was released, never a training loss or a time. Written are the model's trained weights, the output
-folder, and in it the run's folder `_dpzero`, which no push to the hub uploads (its `data.key` is secret).
+Callbacks, evaluation and checkpoints are the Trainer's. An epoch is n/expected_batch steps, one pass over the n records
+in expectation. The log shows epsilon, the step size and the size of the released noisy averages, never a training loss
+or a time. The run's own files are in the folder `_dpzero` of the output folder. Pushes to the hub leave this folder
+out, since its file `data.key` is secret.
 """
 
 import math
@@ -48,17 +49,17 @@ from dpzero_theory.optim.trainers.own_loss import known_losses, one_by_one
 from dpzero_theory.optim.weights.shards import is_collective
 
 _STATE, _TRAINER_STATE = "dpzero.pt", "trainer_state.json"
-"""The files of a checkpoint that hold the run's state and the Trainer's."""
+"""The files of a checkpoint that hold the state of the run and the state of the Trainer."""
 _TIMES = ("_runtime", "_per_second", "_time")
-"""The endings of logged names that are times or speeds."""
+"""Logged values whose names end in one of these are times or speeds."""
 _OWN_STEPS = ("create_optimizer", "create_scheduler", "get_train_dataloader", "training_step", "_inner_training_loop")
-"""Methods of a Trainer that a private run does not call."""
+"""Methods of a Trainer that `train` does not call in a private run."""
 _T = TypeVar("_T", bound=Trainer)
 
 
 def _require_settings(private: object) -> None:
-    # `private` must be "auto", or a mapping with keys that `DPZeroTrainer` takes: target_epsilon, target_delta and,
-    # unless settings="auto" chooses the others, all of `plan.REQUIRED`.
+    # Raises ValueError unless `private` is "auto", or a mapping with keys that `DPZeroTrainer` accepts, including
+    # target_epsilon, target_delta and, without settings="auto", all names in `plan.REQUIRED`.
     if private == "auto":
         return
     if not isinstance(private, Mapping):
@@ -85,8 +86,8 @@ def _require_no_optimizer(*given: object) -> None:
 
 @contextmanager
 def _without_backward(model: Any) -> Iterator[None]:
-    # Trainer refuses a quantised model whose kernels have no backward pass (GGUF). A private run needs none, so the
-    # model does not tell that it is quantised while the block runs.
+    # `Trainer` refuses a quantised model without a backward pass (GGUF). A private run needs none, so the model does
+    # not say that it is quantised while the block runs.
     quantised = getattr(model, "is_quantized", False)
     if quantised:
         model.is_quantized = False
@@ -98,34 +99,33 @@ def _without_backward(model: Any) -> Iterator[None]:
 
 
 class DPZeroTrainer(Trainer):  # type: ignore[misc]
-    """A Trainer whose `train` is a private run.
+    """A `transformers.Trainer` whose `train` makes a private run.
 
-    A Trainer class of another library becomes private with this class before it, as in
-    `class Private(DPZeroTrainer, TheirTrainer)`. Once training has begun, the attribute `run` is the `Run`.
+    To make a Trainer class of another library private, derive from both: `class Private(DPZeroTrainer, TheirTrainer)`.
+    The attribute `run` is the `Run`, once training has begun.
 
     Args:
         model: the model to train, as `transformers.Trainer` takes it.
-        args: the training arguments. Fields that a private run does not honour must have their defaults
-            (`trainers.arguments`).
-        private: a mapping with the arguments of `optim.private.make_private_with_epsilon`, except module, losses, data,
-            folder, collate and engine. `resume` may be given as "moved", for an output folder that was copied or
-            brought from another disk. With settings="auto" in it, eval_dataset is the public records from which
-            settings are chosen, unless public_evaluation is True or public_data is given. "auto" stands for
-            dict(settings="auto", target_epsilon=2, target_delta=D) with D = 1e-5, or 1/(10 n) if that is less, for n
-            entries of train_dataset.
-        losses: a function (module, collated batch) -> one loss for each record. None takes the losses of the model's
-            task (`task_losses.losses_for`), or, for a class with a `compute_loss` of its own, the values of
-            `compute_loss` for each record alone.
-        engine: "vllm" or an `engines.engine.Engine` to evaluate the losses of the entries of train_dataset, without
-            data_collator, as in `make_private`; `losses` must then be None.
-        public_evaluation: whether metrics on training records may be computed, because the records are public or the
-            metrics stay with whoever holds the records. If False, an evaluation set is refused if it shares a record
-            with the training data, or cannot be compared with it.
-        options: further arguments of the Trainer, such as train_dataset, eval_dataset, data_collator and
-            processing_class.
+        args: the training arguments. Arguments that a private run does not use must have their defaults;
+            `trainers.arguments` lists those that it uses.
+        private: the settings of the run, a mapping with the arguments of `make_private_with_epsilon` other than module,
+            losses, data, folder, collate and engine. Its key `resume` may only be "moved", for an output folder that
+            was copied or brought from another disk. If its key `settings` is "auto", settings are chosen by the records
+            in eval_dataset, which must be public, unless public_evaluation is True, train_dataset was made by
+            `by_user`, or the key `public_data` is given. The value "auto" in place of a mapping means
+            dict(settings="auto", target_epsilon=2, target_delta=min(1e-5, 1/(10 n))) for n entries of train_dataset.
+        losses: a function that takes the module and a collated batch, and returns the losses of the records, shape
+            (batch,). None uses the losses of the model's task (`task_losses.losses_for`), or for a class with its own
+            `compute_loss` the values of that method for each record alone.
+        engine: "vllm" or an `engines.engine.Engine`, which computes the losses of the entries of train_dataset;
+            data_collator is then not used, and `losses` must be None. None computes losses with the model.
+        public_evaluation: whether metrics on training records may be computed. If False, an evaluation set raises
+            ValueError if it shares a record with train_dataset or cannot be compared with it. Pass True only if the
+            records are public, or if the metrics are shown only to those who hold the records.
+        options: further arguments of the Trainer, such as train_dataset, eval_dataset and data_collator.
 
     Raises:
-        ValueError: an argument is outside its range, or a private run would not honour it.
+        ValueError: an argument is outside its range, or asks for something that a private run does not do.
     """
 
     run: Run
@@ -153,13 +153,13 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         self._begin(private, losses, public_evaluation, engine)
 
     def _begin(self, private: Any, losses: Losses | None, public_evaluation: bool, engine: Engine | str | None) -> None:
-        # Checks and keeps the arguments of the class, from which `train` starts the run.
+        # Checks and stores the arguments of the class; `train` starts the run with them.
         args, kind = self.args, type(self)
         _require_no_optimizer(self.optimizer, self.lr_scheduler, self.optimizer_cls_and_kwargs)
         for name in _OWN_STEPS:
             if getattr(kind, name).__module__.partition(".")[0] not in ("transformers", "trl"):
                 raise ValueError(f"{kind.__name__} must have no {name} of its own: the steps are those of the plan")
-        # A model with an adapter (peft) is no PreTrainedModel and saves the adapter alone, which is always possible.
+        # A model with a peft adapter is no PreTrainedModel. It saves only the adapter, which is always possible.
         quantizer = getattr(self.model, "hf_quantizer", None) if isinstance(self.model, PreTrainedModel) else None
         if args.save_strategy != SaveStrategy.NO and quantizer is not None and not quantizer.is_serializable():
             method = quantizer.quantization_config.quant_method
@@ -170,7 +170,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         if engine is not None and losses is not None:
             raise ValueError(f"losses must be None with an engine, which evaluates them; got {losses!r:.60}")
         self._engine = engine
-        # None stands for the engine or, without an engine, for the Trainer's own compute_loss, record by record.
+        # None means that the engine or, without one, the Trainer's compute_loss for each record computes the losses.
         self._losses = known_losses(self) if losses is None and engine is None else losses
         if private == "auto":
             delta = min(1e-5, 0.1 / len(self.train_dataset or (0,)))
@@ -184,27 +184,27 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         trial: None = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
-        """Make the releases that are left.
+        """Make all remaining steps of the private run.
 
         Args:
-            resume_from_checkpoint: None or False begins a run, unless the training arguments have a
-                `resume_from_checkpoint`, which is then taken. The folder of a checkpoint, or True for the last one in
-                the output folder, goes on with the run there. With True and a run that has no checkpoint yet, the model
-                must have the weights with which the run was begun, and the releases in the run's file are applied to
-                them; with True and no run there, one begins.
-            trial: must be None, as a search must pay for all its runs together (`examples/private_search.py`).
-            ignore_keys_for_eval: names of outputs of the model that evaluations during training leave out.
+            resume_from_checkpoint: None or False starts a run; but if `args.resume_from_checkpoint` is set, that is
+                used. A checkpoint's folder, or True for the last checkpoint in the output folder, continues the run
+                there. With True, a run without a checkpoint is continued from the weights that the model has, which
+                must be those at its start; and if the output folder has no run, one is started.
+            trial: must be None. A hyperparameter search must account for all its runs together
+                (`examples/private_search.py`).
+            ignore_keys_for_eval: names of model outputs that evaluations during training ignore.
 
         Returns:
-            As `global_step` how many of the plan's releases cannot be made any more, also those made before the run was
-            resumed, or counted towards the budget and lost in a crash; None as `training_loss`; and the metric
-            `epsilon`, what the run may claim at its target_delta.
+            A TrainOutput. `global_step` is the number of steps of the plan that have been made, including those before
+            a resumption and those that were counted towards the privacy budget but lost in a crash. `training_loss` is
+            None. `metrics["epsilon"]` is the epsilon that may be claimed at target_delta.
 
         Raises:
-            ValueError: a setting that `make_private_with_epsilon` refuses, a sharded model (FSDP), a damaged
-                checkpoint, or an evaluation set that shares records with the training data.
-            FileExistsError: the output folder holds a run, and there is no `resume_from_checkpoint`.
-            Exception: what else `make_private_with_epsilon`, `Run.step` and callbacks raise.
+            ValueError: `make_private_with_epsilon` refuses a setting, the model is sharded (FSDP), a checkpoint is
+                damaged, or an evaluation set shares records with the training data.
+            FileExistsError: the output folder holds a run, and no checkpoint is to be resumed from.
+            Exception: any other exception of `make_private_with_epsilon`, `Run.step` or a callback.
         """
         if trial is not None:
             raise ValueError("trial must be None: a search must pay for its runs together (privacy.selection)")
@@ -234,7 +234,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             )
         data = self._without_unused_columns(self.train_dataset)
         losses: Any = None
-        collate: Any = None  # None serves an engine, which evaluates the records as they are
+        collate: Any = None  # An engine takes the records as they are
         if self._losses is not None:
             losses, collate = self._with_batch_on_device(self._losses), self.data_collator
         elif self._engine is None:
@@ -261,32 +261,32 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return self._remove_unused_columns(data, description="training") if hasattr(data, "column_names") else data
 
     def _move_model_to_device(self, model: Any, device: torch.device) -> None:
-        # Frozen weights on the meta device have no values to be moved: an engine alone holds them.
+        # Frozen weights on the meta device have no values to move; the engine holds these.
         if not any(parameter.is_meta for parameter in model.parameters()):
             super()._move_model_to_device(model, device)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """Return the loader of an evaluation set: a data set, the name of one of the Trainer's, or None for its own.
+        """Return the data loader of an evaluation set: a data set, the name of one of the Trainer's, or None for those.
 
-        Unless `public_evaluation` is True, raises ValueError if the set shares a record with the training data, or
-        cannot be compared with it.
+        Raises ValueError if the set shares a record with the training data or cannot be compared with it, unless
+        `public_evaluation` is True.
         """
         data = self.eval_dataset if eval_dataset is None else eval_dataset
         self._require_other_records(self.eval_dataset[data] if isinstance(data, str) else data)
         return super().get_eval_dataloader(eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
-        """Return the loader of a test set. Unless `public_evaluation` is True, raises ValueError if the set shares a
-        record with the training data, or cannot be compared with it."""
+        """Return the data loader of a test set. Raises ValueError if the set shares a record with the training data or
+        cannot be compared with it, unless `public_evaluation` is True."""
         self._require_other_records(test_dataset)
         return super().get_test_dataloader(test_dataset)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log values as a Trainer does, except times and speeds, which depend on the secret sizes of batches."""
+        """Log values as a Trainer does, without times and speeds, which depend on the secret sizes of batches."""
         super().log({name: value for name, value in logs.items() if not name.endswith(_TIMES)}, start_time)
 
     def _require_other_records(self, data: Any) -> None:
-        # Metrics on training records would release them. A set is compared once: its id is kept, with the set itself.
+        # Metrics on training records would reveal them. A set is compared once, and kept, so that its id stays its own.
         if data is None or self._public_evaluation or self.train_dataset is None or id(data) in self._looked_at:
             return
         rule = "eval_dataset must hold other records than train_dataset: metrics on training records are not private"
@@ -302,10 +302,10 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         self._looked_at[id(data)] = data
 
     def create_model_card(self, **named: Any) -> None:
-        """Write README.md, with the privacy statement of the run as `optim.verify` prints it, into the output folder.
+        """Write README.md, with the privacy statement of the run that `optim.verify` prints, into the output folder.
 
-        All arguments of a Trainer's `create_model_card` are accepted; only model_name, the title, has an effect. Raises
-        ValueError if there is no run in the output folder.
+        Takes the arguments of a Trainer's `create_model_card`, but only uses model_name, the title. Raises ValueError
+        if the output folder has no run.
         """
         if not self.is_world_process_zero():
             return
@@ -330,7 +330,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return self._folder.exists() and any(self._folder.iterdir())
 
     def _resume(self, checkpoint: str | bool | None) -> None:
-        # `checkpoint` is a checkpoint's folder, or True for the last one that is complete, if there is one.
+        # `checkpoint` is a checkpoint's folder, or True for the last complete one, if there is one.
         found = self._last_complete_checkpoint() if checkpoint is True else checkpoint
         if found:
             self.run.load_state_dict(self._loaded(Path(found, _STATE)))
@@ -351,7 +351,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return state
 
     def _loop(self, ignored: list[str] | None) -> TrainOutput:
-        # The steps that are left, with a Trainer's callbacks. Evaluations leave out the model outputs `ignored`.
+        # Makes the remaining steps, and calls the Trainer's callbacks. Evaluations ignore the model outputs `ignored`.
         handler, state, total = self.callback_handler, self.state, self.run.plan.steps
         epoch = max(round(1 / self.run.plan.sampling.sample_rate), 1)
         first = total - self.run.releases_left
@@ -386,12 +386,12 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return self.run.get_epsilon(self._private["target_delta"])
 
     def _report(self, record: Record, ignored: list[str] | None) -> None:
-        # Logs a release, evaluates without the model outputs `ignored`, and saves, each if the callbacks ask for it.
+        # Logs the step, evaluates (without the model outputs `ignored`) and saves, each if a callback has asked for it.
         if self.control.should_log:
             self.control.should_log = False
             plan, sums = self.run.plan, record.sums
-            # What is logged must be private, so it is computed from what the step has released alone: it is the root
-            # mean square of the released averages over the K directions.
+            # Only released numbers may be logged. This is the root mean square, over the step's K directions, of the
+            # noisy averages of the records' clipped differences.
             released = plan.unit * math.hypot(*map(float, sums)) / math.sqrt(len(sums))
             shown = {"epsilon": self._epsilon(), "step_size": plan.step_size(record.release)}
             self.log({**shown, "released": released})
@@ -406,14 +406,14 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
 
     def _save_run(self) -> None:
-        # A checkpoint of the model, the Trainer and the run takes the place of an older one after as many steps.
+        # Saves the model, the Trainer's state and the run's. Replaces an older checkpoint of the same step.
         self.run.weights.untrained.settle()
         state = None if self.args.save_only_model else self.run.state_dict()
         if not self.args.should_save:
             return
         output = Path(self.args.output_dir)
         folder = output / f"checkpoint-{self.state.global_step}"
-        if folder.exists():  # The run wrote it before it was resumed from an earlier checkpoint.
+        if folder.exists():  # Written before the run was resumed from an earlier checkpoint
             shutil.rmtree(folder)
         best = output / f"checkpoint-{self.state.best_global_step}"
         if self.state.best_global_step and (best.exists() or best == folder):
@@ -437,8 +437,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         rotate_checkpoints(str(output), save_total_limit=limit, best_model_checkpoint=best_folder, use_mtime=False)
 
     def _load_best(self) -> None:
-        # The releases after the best checkpoint stay in the run's file and in its cost. If `train` is called again with
-        # `resume_from_checkpoint`, it loads a checkpoint that is left and moves its weights by the later releases.
+        # The steps after the best checkpoint stay in the run's file and still count. If `train` is called again with
+        # `resume_from_checkpoint`, it loads a remaining checkpoint, and moves the weights by the later steps.
         best = self.state.best_model_checkpoint
         if best is None:
             return
@@ -460,24 +460,24 @@ def privatize(
     public_evaluation: bool = False,
     train_dataset: Any = None,
 ) -> _T:
-    """Make the `train` of a Trainer of any class a private run.
+    """Turn a Trainer of any class into one whose `train` makes a private run, in place.
 
     Args:
-        trainer: a Trainer that has not trained, with arguments that a private run honours (`trainers.arguments`). The
-            private run calls the methods of its class for the loss, evaluation and saving. Its own create_optimizer,
-            create_scheduler, get_train_dataloader, training_step or _inner_training_loop are refused (unless
-            transformers or trl define them); other methods are ignored.
-        private, losses, engine, public_evaluation: as in `DPZeroTrainer`. A class with a `compute_loss` of its own
-            needs a forward for each record, unless losses or an engine are given.
-        train_dataset: the data set that the trainer was made with, to compare its length with trainer.train_dataset, on
-            which the run trains. It must be given if `args.max_length` is set, as TRL may then leave out entries.
+        trainer: a Trainer that has not trained. Its class must not define create_optimizer, create_scheduler,
+            get_train_dataloader, training_step or _inner_training_loop, except in transformers or trl. The run calls
+            the class's methods for the loss, evaluation and saving, and no others.
+        private, losses, engine, public_evaluation: as in `DPZeroTrainer`. A class with its own `compute_loss` takes one
+            forward pass for each record, unless losses or an engine are given.
+        train_dataset: the data set that the trainer was made with, to check that its length is that of
+            trainer.train_dataset. Required if `args.max_length` is set, since TRL may then have dropped entries.
 
     Returns:
-        The same object, now also a `DPZeroTrainer`.
+        The argument `trainer`, which is now also a `DPZeroTrainer`.
 
     Raises:
-        ValueError: a private run would not honour an argument; or the trainer has trained, has a method that is
-            refused, or has left out entries. Its `train` raises it for a `compute_loss` that is no mean over records.
+        ValueError: the training arguments ask for something that a private run does not do; or the trainer has trained,
+            defines one of the methods above, or has dropped entries. Later `train` raises it if `compute_loss` of a
+            batch is not a mean over its records.
     """
     kind = type(trainer)
     if not isinstance(trainer, Trainer) or isinstance(trainer, DPZeroTrainer):

@@ -1,13 +1,14 @@
-"""Private supervised and preference fine-tuning by TRL's trainers (the `trl` extra), as `trainer` has it for others.
+"""Private fine-tuning, supervised or by preferences, with the trainers of TRL (requires the extra `trl`).
 
-TRL prepares the data: templates, which tokens have a loss, truncation, collators, metrics. Training is that of
-`trainer.DPZeroTrainer`. Mixed precision and gradient checkpointing, which TRL's configurations turn on, are off.
+TRL prepares the data (templates, which tokens have a loss, truncation, collators) and computes metrics;
+`trainer.DPZeroTrainer` trains. Mixed precision and gradient checkpointing, which TRL turns on by default, are off.
 
-TRL leaves out entries that have no token with a loss after truncation. Here they stay, as records whose loss never
-changes: otherwise n, the sampling rate and the noise, which are published, would depend on the text of one entry.
+TRL drops entries of which no token with a loss is left after truncation. Here they stay in the data set, as records
+whose loss never changes. Otherwise the number of records, which is public, would depend on the text of an entry.
 
-With preferences the reference model is the model as it is given, or without its adapter. Its log-probabilities are
-computed once, one pair at a time, and stored by `datasets` in its cache next to the data, as secret as the data.
+With preferences, the reference model is the model before training, or the model without its adapter. Its
+log-probabilities are computed once, for one pair at a time. `datasets` stores them in its cache next to the data; they
+are as secret as the data.
 """
 
 import warnings
@@ -26,11 +27,12 @@ from dpzero_theory.optim.losses.users import by_user
 from dpzero_theory.optim.trainers.trainer import DPZeroTrainer
 
 _NUMBER = "dpzero_entry"
-"""The column with the number of each entry in the data set as it was given, by which shuffled entries are found."""
+"""The name of a column that is added to the data set, with each entry's index, to find entries that TRL has
+shuffled."""
 
 
-# TRL prepares a data set by `map` and `filter`, which leave out no entry here: otherwise n, the published number of
-# records, would depend on an entry's text. A column with the entries' numbers shows whether all are left.
+# A data set from which TRL's `map` and `filter` drop no entry: otherwise the number of records, which is public, would
+# depend on an entry's text. The column `_NUMBER` with the entries' indices shows whether all of them are left.
 class _Whole(Dataset):  # type: ignore[misc]
     @classmethod
     def of(cls, data: Any, name: str) -> Any:
@@ -51,7 +53,7 @@ class _Whole(Dataset):  # type: ignore[misc]
         return self._made(super().map(*args, **options))
 
     def filter(self, *args: Any, **options: Any) -> Any:
-        # No entry is left out; there is a warning of those that the arguments would leave out
+        # Keeps all entries, and warns of those that the arguments would drop
         left_out = len(self) - len(super().filter(*args, **options))
         if left_out == len(self):
             raise ValueError("the data must have entries that TRL keeps (not too long, with a loss); got none")
@@ -64,7 +66,7 @@ class _Whole(Dataset):  # type: ignore[misc]
         return self
 
 
-# A subclass sets `config`, the class of TRL's that `args` must have
+# The base of both trainers below. Each sets `config`, the TRL class that `args` must have.
 class _TRLTrainer(DPZeroTrainer):
     config: ClassVar[type[Any]]
     train_dataset: Any
@@ -87,7 +89,7 @@ class _TRLTrainer(DPZeroTrainer):
             chosen = {"settings": "auto"} if private == "auto" else private
             public = options.get("eval_dataset") is not None and owner is None and not options.get("public_evaluation")
             if "settings" in chosen and not public and "public_data" not in chosen:
-                # The settings tested elsewhere are for means over tokens, and a preference's slope is a sum over them
+                # Settings of earlier runs are for losses that are means over tokens; a preference's loss sums over them
                 unless = "with owner or public_evaluation: public_data among the settings"
                 raise ValueError(
                     f"eval_dataset must hold public pairs, by which settings are chosen ({unless}); got None"
@@ -109,39 +111,40 @@ class _TRLTrainer(DPZeroTrainer):
                 f" {len(self.train_dataset)}"
             )
         self.train_dataset = self.train_dataset.remove_columns(_NUMBER)
-        if owner is not None:  # TRL may have shuffled the entries, so owners are found by the entries' numbers.
+        if owner is not None:  # TRL may have shuffled the entries; `numbers` has their indices
             owners = list(train_dataset[owner])
             self.train_dataset = by_user(self.train_dataset, [owners[number] for number in numbers])
 
     def _send_telemetry(self) -> None:
-        pass  # TRL's method tells the makers of TRL that a trainer is used.
+        pass  # TRL's own method reports usage to the makers of TRL.
 
 
 class DPZeroSFTTrainer(_TRLTrainer, SFTTrainer):  # type: ignore[misc]
-    """TRL's `SFTTrainer` whose `train` is a private run.
+    """A TRL `SFTTrainer` whose `train` makes a private run.
 
     Args:
         model: a causal language model, with or without an adapter.
         args: a `trl.SFTConfig`.
-        private: the settings of the run, as `trainer.DPZeroTrainer` takes them.
-        train_dataset: a `datasets.Dataset` of what TRL's trainer takes. An entry is the unit of privacy.
-        owner: the name of a column of train_dataset; if given, all entries with one value in it are one unit of
-            privacy, and each entry must have a value.
+        private: the settings of the run, as in `trainer.DPZeroTrainer`.
+        train_dataset: a `datasets.Dataset` in a form that TRL's trainer takes. The unit of privacy is an entry.
+        owner: None, or the name of a column of train_dataset. Then all entries with the same value in it are one unit
+            of privacy.
         options: further arguments of TRL's trainer and of `trainer.DPZeroTrainer`, such as eval_dataset,
             processing_class, peft_config, losses and public_evaluation.
 
     Raises:
-        ValueError: an argument is outside its range, or a private run would not honour it.
+        ValueError: an argument is outside its range, or asks for something that a private run does not do.
     """
 
     config = SFTConfig
 
 
 class DPZeroDPOTrainer(_TRLTrainer, DPOTrainer):  # type: ignore[misc]
-    """TRL's `DPOTrainer` whose `train` is a private run.
+    """A TRL `DPOTrainer` whose `train` makes a private run.
 
-    Its arguments are those of `DPZeroSFTTrainer`, with a `trl.DPOConfig` as `args`. Settings are chosen from public
-    pairs alone: with private="auto" and without them (`eval_dataset`) it raises ValueError.
+    Takes the arguments of `DPZeroSFTTrainer`, but a `trl.DPOConfig` as `args`. If settings are chosen automatically
+    (private="auto" or settings="auto"), raises ValueError unless there are public pairs: eval_dataset, without owner
+    and public_evaluation, or public_data among the settings.
     """
 
     config = DPOConfig
