@@ -31,8 +31,8 @@ _ROUNDING = 1e-12  # `Group._one_by_one` has at most this relative rounding erro
 _MOST_EPSILON = 700.0  # A group is bounded only up to this epsilon of one record, since e^700 must be a float.
 _MOST_IN_GROUP = 10**9  # the largest number of records in a group
 _GROUPED, _BEGINNING = 2e-4, 0.1
-"""The relative error allowed for a group's epsilon by changing one record after another, and the relative width of the
-bounds on a single record's epsilon at which the search for the group's epsilon begins."""
+"""`_GROUPED` is the relative error allowed for a group's epsilon that is found by changing one record after another.
+The search starts from one record's epsilon, known to the relative width `_BEGINNING`."""
 _ONE_BY_ONE = "one record after another"
 _LARGE = 10.0  # above this epsilon a note says that the guarantee protects hardly anything
 _ABOUT_EXACT = 1.1  # Where upper <= this * lower for a group, changing one record after another would gain little.

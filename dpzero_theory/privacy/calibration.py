@@ -23,16 +23,16 @@ _BEYOND = 1e300  # the largest noise multiplier and the largest target epsilon t
 _LOUD = 1e6  # A noise multiplier that every noise law accepts
 _PURE_ACCURACY = 1e-10  # a bound on the relative error of the multiplier for delta = 0, where that is possible
 _ROUGH, _FINE = 0.5, 1e-3
-"""Two relative widths for bounds on delta: the first where delta is far from the target; the second near the target,
-where the bounds equal those of `delta_of_history`."""
+"""Relative widths for bounds on delta during the search: `_ROUGH` where delta is far from the target, and `_FINE` near
+the target, where the bounds are those that `delta_of_history` returns."""
 _SHARP = 1e-7  # if bounds on delta have at most this relative width, the multiplier is searched for to this accuracy
 _NEAR, _SHARE, _CLOSED, _SETTLED = 0.02, 5e-5, 1e-11, 4e-4
-"""Relative accuracies of the noise multiplier: of the first, rough search; of the answer; of the answer where delta has
-a closed form; and the largest first step by which the answer is raised if the accountant still misses the target."""
+"""Relative accuracies of the noise multiplier: `_NEAR` in the first, rough search; `_SHARE` for the answer, or
+`_CLOSED` if delta has a closed form. `_SETTLED` is the largest first step up if the answer still misses the target."""
 _JUMP = 2e-4  # the relative distance from the answer at which a search may end where bounds on delta jump
 _APART, _FARTHEST = 3e-4, 0.3
-"""Relative distances of the lower bound on the multiplier from the upper one: the first that is tried, where the two
-bounds come from different `Law`s; and the largest one by which it moves after delta was computed once."""
+"""The search for the lower bound on the multiplier begins by `_APART`, relatively, below the upper one if the two
+bounds come from different `Law`s. After one evaluation of delta it moves by at most `_FARTHEST`."""
 
 _Deltas = Callable[[float, float, Ends], Bounds]
 """The type of a function of a noise multiplier, a relative width and "lower", "upper" or "both" (the bounds that the

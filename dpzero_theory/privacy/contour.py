@@ -26,8 +26,8 @@ _SHIFTS = np.array([3.0, 4.5, 6.0, 8.0, 11.0])
 _HEIGHTS = np.geomspace(0.5, 16, 11)
 _SHARES = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.8])
 _LATER = np.array([0.9, 1.0, 1.15, 1.4, 1.8, 2.5, 3.5, 5.0, 8.0, 14.0, 24.0])
-"""Values to choose from, all correct: for `_Integral.shift` times the loss's standard deviation; for `_Moments.heights`
-times s; for `_Integral.shift` over tau; and for the last t over about the largest t that matters."""
+"""Values to try, all correct: `_SHIFTS` for `_Integral.shift` times the loss's standard deviation, `_SHARES` for it
+over tau, `_HEIGHTS` for `_Moments.heights` times s, `_LATER` for the last t over the largest relevant t."""
 
 
 class _Unfit(ArithmeticError):

@@ -27,7 +27,7 @@ GDP_ACCURACY = 1e-11  # the largest relative error of `delta_from_gdp`, in the r
 _LARGEST_FLOAT = float(np.finfo(np.float64).max)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
-"""The nodes and weights of the Gauss-Legendre rule of `_integral` on [-1, 1]; its error is far below rounding if mu <=
+"""Nodes and weights on [-1, 1] of the Gauss-Legendre rule of `_integral`; its error is far below rounding for mu <=
 1."""
 
 

@@ -33,15 +33,15 @@ from dpzero_theory.privacy.laws.law import (
 LEAST_DELTA = 1e-30  # the smallest delta that a grid tells from 0
 _LEFT_OUT = 1e-7  # outputs with about this probability times delta are not summed but count as infinite losses
 _FEWEST, _MOST, _MOST_ROUGH, _MOST_APART = 2**12, 2**19, 2**16, 2**17
-"""The fewest and the most points of a grid; the most if wide bounds are enough; and the most in `_Apart`."""
+"""Numbers of grid points: the fewest, the most, the most if wide bounds are enough, and the most in `_Apart`."""
 _MOST_OF_ONE = 2**17  # cells are so wide that one release's losses fill at most this many cells, to save memory
 _MANY, _OMITTED, _OF_ONE, _SHORTER, _FEW = 4, 1e-6, 1e-5, 3.0, 30
 """Large losses are composed separately (`_Apart`) if the grid gets shorter by the factor `_SHORTER`. One release has a
 large loss with probability at most `_OF_ONE`, and more than `_MANY` of all releases have one with about the probability
 `_OMITTED` times delta. If a law has more than `_FEW` releases, laws with fewer releases are not split."""
 _SELDOM, _KNOWN = 1e-9, 1e-3
-"""`_Apart` raises losses so far below 0 that they have only the first probability. A point of the distribution of the
-total of small losses is used for lower bounds only if its relative error is below the second number."""
+"""In `_Apart`: losses so far below 0 that they have only the probability `_SELDOM` are raised. For lower bounds a point
+of the distribution of the total of small losses is used only if its relative error is below `_KNOWN`."""
 _BLOCKS, _MERGED = 256, 16  # blocks of outcomes (upper bounds), outcomes of a block (lower): each has one error bound
 _NEAR_MOST = 20.0  # near the largest total loss the tilt is at most this over that loss
 _REACH = 25.0  # a composition for one epsilon bounds delta from that epsilon minus this/(1 + tau) on
@@ -50,8 +50,8 @@ _COARSE, _STUCK, _NOTHING = 0.05, 0.3, 0.9
 ends once more points hardly narrow the bounds; above `_NOTHING` 16 times as many points are tried."""
 _ROUGH_LAW = 0.1  # If a smaller relative width is wanted, no law takes its rough form (`Law.refined`).
 _Sketches = Sequence[tuple[int, Array, Array]]
-"""For each law of a composition the number of its releases, and the losses and log probabilities that `Law.sketch`
-returns."""
+"""For each law of a composition the number of its releases, and what `Law.sketch` returns: losses, log
+probabilities."""
 _Cut = Sequence[tuple[Cells, int]]  # for each law of a composition its cells and the number of its releases
 _NEARER = np.geomspace(0.75, 1.33, 9)  # factors on the best one of `TILTS`, to look for a better tilt near it
 

@@ -27,8 +27,8 @@ _ACCURACY = 1e-6  # the search for a multiplier ends when its two ends differ by
 _NEAR = 1e-5  # the search for a true positive rate ends when it is known to this share of itself
 _ROUNDING = 1e-12  # a bound on the relative rounding error of the straight lines that the search uses
 _NEIGHBOURS = (0.1, -0.2, 0.02, -0.04)
-"""After its second evaluation delta is computed at these distances from the best known epsilon, in units of min(mu, 1),
-where mu-GDP has about the delta that the second evaluation found."""
+"""`true_positive_rate` computes delta, after its first two epsilons, at these distances from the best epsilon so far.
+The unit is min(mu, 1), where mu-GDP has about the delta that was found at the second epsilon."""
 _PATIENCE, _LITTLE = 4, 0.9  # the search ends when so many epsilons have not reduced the width to this share of it
 _MOST_EXPONENT = 500.0  # the largest epsilon at which delta is looked at; false positive rates below 1e-200 need more
 

@@ -72,8 +72,8 @@ def approximate(epsilon: float, delta: float = 0.0, *, steps: int = 1, relation:
         relation: which data sets are neighbours in that guarantee, such as "add-remove"; the history must have it too.
 
     Returns:
-        A `Step` whose upper bounds are those of the costliest such mechanism: randomised response, after everything is
-        revealed with probability delta. Its lower bounds ignore what is revealed with probability delta.
+        A `Step` whose upper bounds are those of the costliest such mechanism, which reveals everything with probability
+        delta and is randomised response otherwise. Its lower bounds ignore the first case.
 
     Raises:
         ValueError: an argument is outside its range.

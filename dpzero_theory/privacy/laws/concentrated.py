@@ -19,8 +19,8 @@ from dpzero_theory.privacy.laws.finite import FinitePair, dominating
 
 LEAST_RHO, MOST_RHO = 1e-9, 100.0  # with less, the ratios e^l of neighbouring losses l differ too little for floats
 _LOG_LEAST, _LARGEST_LOSS = 650.0, 690.0
-"""Losses go up to the one at which the bound on delta is below e^-650, or to 690, whose exponential is still a float.
-The bound on delta at the largest loss counts as the probability of an infinite loss."""
+"""The bound on delta is computed up to the loss at which it is below e^-`_LOG_LEAST`, but at most `_LARGEST_LOSS`,
+whose exponential is still a float. Its value at the largest loss counts as the probability of an infinite loss."""
 _LOSSES, _ORDERS = 2000, 1200  # numbers of losses, and of orders 1 + t whose least bound on delta at a loss is taken
 _MARGIN = 1e-9  # bounds the relative rounding error, 1e-16 over the relative gap of neighbouring e^l, >= 8e-7
 

@@ -28,53 +28,55 @@ from dpzero_theory.privacy.laws.gaussian import Gaussian
 from dpzero_theory.privacy.laws.law import CDF_ERROR, UNIT, Law, log_law, normal_mass
 
 LEAST_EPOCH_NOISE = 0.1
-"""The smallest noise multiplier s. With less, density ratios, which are e^{1/(2 s^2)} and more, need too long a grid
-(OverflowError)."""
+"""The smallest noise multiplier s that this module accounts. With less, the density ratios of outputs, which are
+e^{1/(2 s^2)} and more, would need too long a grid."""
 _LONGEST, _LONGEST_CAREFUL, _FINER = 2**19, 2**17, 400
-"""The most cells of a grid, and of a grid that replaces one with too large errors; with more, which would take seconds,
-OverflowError is raised. The third number is for sums with another value of the record under Q: the number of cells
-between 0 and the largest value that matters, for cells of relative width 1."""
+"""The most cells of a grid, beyond which OverflowError is raised, as it would take seconds: `_LONGEST`, or
+`_LONGEST_CAREFUL` in a second attempt after too large errors. In sums for two values of a record (replace-one) `_FINER`
+is about the number of cells, at `ratio` 1, from 0 to the largest value that matters."""
 _MISPLACED = 2e-13
 """A bound on the probability that is put into a wrong cell because an end of a cell is rounded, relative to the normal
 tail probability from that cell outward."""
 _TILTS, _NEAR_TILTS = np.geomspace(1.0, 1e9, 32), np.geomspace(1 / 16, 16, 40)
-"""Tilts to try for a sum: first as multiples of a smallest one, then as multiples of the best of these."""
+"""Tilts to try for a sum: `_TILTS` times a smallest one, then `_NEAR_TILTS` times the best of these."""
 _FOLDED, _FOLDED_ONCE = -30.0, -18.0
-"""The log of about the share of a tilted sum that lies beyond the grid: if errors must be small, and otherwise."""
+"""About the log of the share of a tilted sum that may lie beyond the grid: `_FOLDED` if errors must be small, else
+`_FOLDED_ONCE`."""
 _REACH, _FARTHER = 10, 4
-"""Outputs up to this many standard deviations of the noise count, or this plus a multiple of the second number; the
-coarse choice lets few cached distributions serve all calls."""
+"""Outputs count up to `_REACH` standard deviations of the noise from the means, or to this plus a multiple of
+`_FARTHER`. With few such distances cached results serve many calls."""
 _RATIO = 0.012
 _COARSE, _LESS_FINE, _FINE = 0.4, 0.15, 0.1
-"""Widths of a grid's cells in standard deviations. `_RATIO` is for neighbours with and without the record. The other
-three are for two values of a record (replace-one): for rough bounds; and for narrow bounds at noise multipliers up to
-0.9, and from 1 on."""
+"""Widths of a grid's cells in standard deviations: `_RATIO` for neighbours with and without the record. For two values
+of a record (replace-one): `_COARSE` for rough bounds; for narrow ones `_LESS_FINE` at noise multipliers up to 0.9 and
+`_FINE` from 1 on."""
 _NODES, _SHARES = np.polynomial.legendre.leggauss(20)
 """Nodes and weights on [-1, 1] of the Gauss-Legendre rule for the probability of a cell. Its relative error is below
 1e-20 for cells of at most 0.15 standard deviations of the noise (derivation.md, section 7)."""
 _LEAST_WEIGHT = 1e-200  # weights and density ratios of a sum below this count as infinite losses
 _DROPPED, _LOST = 1e-270, 1e-150
-"""Smaller probabilities of sums are dropped, and a bound on the total of all dropped ones under P and under Q."""
+"""Probabilities of sums below `_DROPPED` are dropped. All dropped ones together are at most `_LOST` under P and under
+Q."""
 _FEW_POINTS, _POINTS, _MANY_POINTS = 2**12, 3000, 2**16
-"""For lower bounds: the fewest grid points for the sum of an epoch's losses; their number over the square root of the
-number of steps, at which cells lose (22/3000)^2/12 of the variance; and the most points."""
+"""Grid points for the sum of an epoch's losses, for lower bounds: `_POINTS` times the square root of the number of
+steps, where cells lose (22/3000)^2/12 of the variance, but from `_FEW_POINTS` to `_MANY_POINTS`."""
 _EVENTS = expit(np.linspace(-80.0, 30.0, 2000))
 """The probabilities under P of the events {sum above a level} that lower bounds use."""
 _FARTHEST_OF_GRID = 11.0
-"""For lower bounds the grid reaches this many standard deviations from the mean of the sum, and a step's outputs from
-theirs."""
+"""For lower bounds: the grid of an epoch's total loss reaches this many standard deviations from the mean, and the
+outputs of a step from theirs."""
 _TILTS_BELOW = 0.5, 4.0
-"""The tilts of sums under P, for lower bounds. A larger tilt makes the probabilities of rare events more accurate, and
-those of others less."""
+"""For lower bounds the probabilities of a sum S under P are multiplied by e^{tilt S} with each of these tilts. The
+larger one makes those of rare events more accurate, and others less."""
 _REMOVED, _REPLACED = [-0.25 * j for j in range(8)], [0.45 * j for j in range(-1, 7)]
 """The constants c to try for lower bounds, with logit(c) = log(c/(1-c)) and a record in k of t steps. Each number is
 logit(c) - logit((k-1)/t) in units of 1/s, with noise multiplier s, or for k = 1 logit(c) - log(1/t) in units of
 2/min(s, 1). The first list is for relations in which the record is present or absent, the second for replace-one."""
 _LEVELS = np.concatenate([[0.0], np.geomspace(1e-3, 100.0, 60)])
 _SAME, _LEAST_GAP, _NOISES = 1e-3, 1e-20, 8
-"""Constants c are chosen so that at each loss of `_LEVELS` one of them has the largest divergence on a rough grid, or
-one that is smaller by at most the first number, relatively. Divergences below the second number are ignored. The choice
-is made once for noise multipliers that are close together: the third number is how many of them are in a factor 2."""
+"""Constants c are chosen so that at each loss of `_LEVELS` one of them has about the largest divergence on a rough
+grid, to a relative `_SAME`; divergences below `_LEAST_GAP` are ignored. The choice is shared by all noise multipliers
+that round to the same power of 2^(1/`_NOISES`)."""
 _LEAST_CHANCE = 1e-18
 """If the probability that the record is in j of the released steps is below this number, that j is left out: under P
 its probability is dropped, and under Q it is added to the bounds."""
@@ -135,8 +137,7 @@ class Epoch(Law):
 
 
 _Levels = dict[int, tuple[int, Array]]
-"""The distribution of a value u >= 0. At the key k: an integer i, and the weights of the values i 2^k, (i + 1) 2^k,
-..."""
+"""The distribution of a value u >= 0. At key k: an integer i, and the weights of the values i 2^k, (i + 1) 2^k, ..."""
 
 
 def _add(levels: _Levels, k: int, first: int, weights: NDArray[Any]) -> None:

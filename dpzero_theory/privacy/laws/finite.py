@@ -48,13 +48,13 @@ class FinitePair(Law):
     tau, known = 0.0, -math.inf
 
     def upper(self, epsilon: float) -> float:
-        """Returns an upper bound on the release's delta at `epsilon`."""
+        """Returns an upper bound on the delta, at `epsilon`, of the release that this object bounds."""
         beyond = self.loss > epsilon
         shares = -np.expm1(epsilon - self.loss[beyond]) + 8 * UNIT * (abs(epsilon) + np.abs(self.loss[beyond]))
         return min((self.infinite + float(self.mass[beyond] @ shares)) * (1 + 2 * _ROUNDING) + 5e-324, 1.0)
 
     def lower(self, epsilon: float) -> float:
-        """Returns a lower bound on the release's delta at `epsilon`."""
+        """Returns a lower bound on the delta, at `epsilon`, of the release that this object bounds."""
         with np.errstate(over="ignore"):
             more = self.q * math.exp(min(epsilon, 700.0)) * (1 + 2 * _ROUNDING)
         return float(np.sum(np.maximum(self.p * (1 - 2 * _ROUNDING) - more, 0.0))) if epsilon < 700 else 0.0

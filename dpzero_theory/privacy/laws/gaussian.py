@@ -26,17 +26,17 @@ from dpzero_theory.privacy.laws.law import EVERY, LOG_SQRT_2PI, UNIT, Cells, Law
 
 _RULES = {count: np.polynomial.legendre.leggauss(count) for count in (2, 4)}
 _POINTS, _WEIGHTS = _RULES[4]
-"""Nodes and weights on [-1, 1] of the Gauss-Legendre rules with 2 and with 4 nodes, for very short and for short
-intervals."""
+"""Gauss-Legendre rules on [-1, 1], with 2 nodes for very short intervals and with 4 (`_POINTS`) for short ones."""
 _RULE_ERROR = 1e-13
-"""A bound on the relative error of this Gauss-Legendre rule for normal densities on intervals of at most 1/50 of a
-standard deviation (derivation.md, section 3)."""
+"""A bound on the relative error of the Gauss-Legendre rules `_RULES` for normal densities on such intervals, of at most
+1/50 of a standard deviation (derivation.md, section 3)."""
 _MOST_PIECES = 2**19  # the largest number of pieces into which a line of outputs is cut
 _MOST_FROM_ZERO = 2**50
-"""The largest absolute loss, in half cells. A larger one's rounding error is not small against a cell."""
+"""The largest absolute loss, in half cells of the grid. The rounding error of a larger one is not small in a cell."""
 _SKETCHED = 1600  # the number of outputs of a sketch (`Law.sketch`) on each line or half-line
 _TO_MOMENT, _LARGEST_MOMENT = 250, 1e6
-"""The number of pieces per standard deviation for log moments, and the largest log moment that is returned."""
+"""For `Gaussian.log_moment`: pieces per standard deviation of the noise, and the largest log moment that is
+returned."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ class Gaussian(Law):
 
     @property
     def branches(self) -> tuple[_Branch, ...]:
-        """The line, or the two half-lines, of outputs on each of which the loss has a single formula; the `branch` of
-        other methods."""
+        """The line, or the two half-lines, of outputs on each of which the loss has one formula. Other methods take one
+        of them as `branch`."""
         return _BRANCHES[self.kind]
 
     def largest(self, z: float) -> float:

@@ -80,8 +80,8 @@ def normal_mass(low: Array, high: Array) -> tuple[Array, Array]:
 
 
 _SECANTS, _AIMED = 6, 5
-"""The number of outward steps of `crossing` whose lengths are chosen by secants, after which each step is at least
-twice the last one; and the number of points that are chosen for the values of its argument `aim`."""
+"""In `crossing`: the number of outward steps whose lengths are chosen by secants, after which each is at least twice as
+long as the last one; and the number of points that are chosen with regard to `aim`."""
 TILTS = np.geomspace(1e-3, 1e5, 56)  # values of tau > 0 among which the best is sought, to bound delta (`log_c`)
 
 
@@ -376,8 +376,8 @@ class Cost:
         return cls(squares=(mu * mu, mu * mu), unamplified=mu * mu)
 
     def bounding(self, below: "Cost | None" = None) -> "Cost":
-        """Returns a cost with this one's upper bounds and its bounds on the pure epsilon, and with the lower bounds of
-        `below`, a cost that some data sets attain; lower bounds of 0 if `below` is None."""
+        """Returns a cost with this one's upper bounds and its bounds on epsilon at delta = 0, and with the lower bounds
+        of `below`, a cost that some data sets attain; lower bounds of 0 if `below` is None."""
         other = below or NOTHING
         return replace(self, below=other.below, squares=(self.squares[0], other.squares[1]))
 

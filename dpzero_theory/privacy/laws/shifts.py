@@ -25,27 +25,26 @@ MOST_IN_GROUP, MOST_IN_LAPLACE_GROUP = 2000, 300
 """The largest number k of records in a group, with Gaussian and with Laplace noise. With more records the probabilities
 that j of them are in a batch would be less accurate than `_MANY_ERROR` says."""
 LEAST_NOISE, MOST_NOISE = 0.2, 1e4
-"""The smallest and the largest standard deviation s of Gaussian noise, in clips. With less, the losses of one release
-are in the hundreds and need a long grid. With more, neighbouring intervals have almost the same loss, and rounding
-would make bounds wide."""
+"""The smallest and the largest standard deviation s of `NormalNoise`, in clips. With less, privacy losses of one
+release are in the hundreds and need a long grid. With more, neighbouring intervals of outputs have almost the same
+loss, and rounding would make bounds wide."""
 LEAST_LAPLACE = 1 / 300  # the least s of Laplace noise; losses are up to 2/s = 600, whose exponentials are floats
 LEAST_DISCRETE = 0.05  # the least s of Gaussian noise on integers: a clip is 20 times s: it hides nothing
 WIDEST = 2.0**8  # the largest sigma of noise on integers that is summed integer by integer, not taken as continuous
 LEAST_ZEROED, MOST_ZEROED = 0.05, 2.0**40
-"""The smallest s, and the largest s/q, of fixed-size batches of sample rate q under zero-out; with more, losses of
-neighbouring intervals are equal."""
+"""For `zeroed_pairs`: the smallest noise s, and the largest s/q for a sample rate q; with more, the privacy losses of
+neighbouring intervals of outputs are equal."""
 _FEW_ERROR, _MANY_ERROR = 32 * UNIT, 1e-11
-"""Bounds on rounding errors, of a probability relative to it, and of a loss relative to 1 plus its size: for at most
-two shifts, and for more, where log p_j is a sum of terms of up to 2e4."""
+"""Bounds on rounding errors, of a probability relative to it and of a privacy loss relative to 1 plus its size:
+`_FEW_ERROR` for at most two shifts, `_MANY_ERROR` for more, where log p_j is a sum of terms of up to 2e4."""
 _NEGLIGIBLE = 1e-300  # added to each mass's error, for rounding of numbers below the least normal float
 _SELDOM = 1e-40  # outputs are cut into narrow intervals up to the largest shift that has at least this tail probability
 _NEAR, _FAR, _FARTHEST = 9.0, 38.0, 37.5
-"""Intervals are narrow within 9 standard deviations of the noise around the likely means, and wide up to 38 of them
-beyond all means, where a normal variable has a probability of at most 1e-315. Integers are summed up to 37.5 sigma from
-a mean."""
+"""Intervals of outputs are narrow within `_NEAR` standard deviations of the noise around the likely means, and wide up
+to `_FAR` of them beyond all means. Integers are summed up to `_FARTHEST` sigma from a mean."""
 _NARROW, _WIDE, _MOST_INTERVALS = 250, 10, 20_000
-"""The numbers of narrow and of wide intervals per standard deviation of the noise, and the largest number of narrow
-intervals. If more would be needed, the narrow ones are made wider."""
+"""Narrow and wide intervals per standard deviation of the noise, and the most narrow intervals. If more would be
+needed, the narrow ones are made wider."""
 _TO_CLIP, _FEWEST_TO_CLIP = 1500, 64  # with Laplace noise a clip has 1500 intervals; 3000/k, >= 64, for k records
 
 _Mixture = tuple[tuple[float, float], ...]  # the law of a random shift c >= 0 in clips: pairs (c, log probability)
