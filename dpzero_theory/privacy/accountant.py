@@ -220,7 +220,7 @@ class Group:
         0.1 means 10% too much, and a number <= 0 means that the target is met. It is the larger of (upper bound on
         epsilon at `target_delta`) / `target_epsilon` - 1 and (upper bound on delta at `target_epsilon`) /
         `target_delta` - 1, or the first of them alone if `target_delta` is 0. Raises ValueError if `target_delta` is
-        outside its range."""
+        outside its range or exceeded at every epsilon."""
         beyond = self.epsilon(target_delta, ends="upper").upper / target_epsilon - 1
         if target_delta == 0:
             return beyond
