@@ -2,8 +2,9 @@
 
 The guarantee of `make_private_with_epsilon`: all steps of the run together are (target_epsilon, target_delta)-DP under
 the stated neighbouring relation. The adversary may see every file of the run's folder except `data.key`, the weights
-after every step and the code, and may know all other records. A step publishes K integers, sums with integer noise from
-the operating system, so no rounding weakens the guarantee. The number n of records and the expected batch size are
+after every step and the code, and may know all other records. A step publishes K integers: for each of K random
+directions, how fast the losses of a batch change along it, clipped for each record and summed, plus integer noise from
+the operating system. So no rounding weakens the guarantee. The number n of records and the expected batch size are
 public, also with the relation "add-remove", where the data set with one record less counts as having the same n.
 
 The guarantee needs losses in which no record's loss depends on another record. The module is in eval mode while it is
@@ -54,9 +55,9 @@ _Place = str | os.PathLike[str]
 _KEY = 16
 """The length, in bytes, of the public key from which a run's random directions are computed."""
 _SMALL_STEP, _MOST_AT_ONCE, _LEAST_BLOCKS = 4e7, 16, 100
-"""Whether a run saves time by writing to disk less often. If a step takes fewer than `_SMALL_STEP` floating-point
-operations (two for each trained weight and each evaluation of a record's loss), one write charges up to `_MOST_AT_ONCE`
-steps to the privacy budget, but a run makes at least `_LEAST_BLOCKS` such writes."""
+"""When one write to disk charges several steps to the privacy budget, to save time: if a step takes fewer than
+`_SMALL_STEP` floating-point operations (two for each trained weight and evaluation of a record's loss). Then it charges
+up to `_MOST_AT_ONCE` steps, but so few that the run makes at least `_LEAST_BLOCKS` such writes."""
 
 
 class _Execution(TypedDict, total=False):
@@ -100,8 +101,7 @@ def make_private_with_epsilon(
             prints to standard error the expected time and memory, and a program with the chosen values. It uses the
             number of the private records; their contents are only compared with public_data. If every parameter of a
             transformers model has requires_grad=True, "auto" sets it to False for all but the last normalisation layer
-            and a new head. A head counts as new if the model has no output embeddings (a classifier) or if its biases
-            are all 0.
+            and a new head. A head is new if the model has no output embeddings (a classifier) or all its biases are 0.
         public_data: public or synthetic records like the private ones, none of which is in `data`. settings="auto"
             tries settings on them, for about a minute at most. If `data` was made by `by_user`, public_data must be
             too. None lets "auto" take values that did well in earlier runs that trained the same kind of weights:
@@ -166,7 +166,7 @@ def make_private(
         folder: the folder for the run's files: a path that is new or empty, or with `resume` the folder of this run.
         target_epsilon: the largest epsilon > 0 that the plan may cost at target_delta. None allows what the plan costs.
         execution: the keyword arguments below, which say how the run is executed. All may be left out.
-        micro_batch: how many records are evaluated at a time, an integer >= 1; by default 64. It changes memory, speed,
+        micro_batch: how many records are evaluated at a time, >= 1; by default 64. It affects memory, speed and
             rounding.
         points_at_once: how many of a step's points are evaluated in one forward pass, an integer >= 1; by default 1. A
             point is the weights shifted along a direction. A step with K directions has 2 K points with central
@@ -232,8 +232,7 @@ def make_from_seed_not_private(
     """Start or resume a run whose directions, batches and noise are computed from a seed, which makes it not private.
 
     Whoever knows the seed can remove the noise, so use this for tests and comparisons. The run has no privacy budget,
-    and its `get_epsilon` returns infinity. With a plan of `Plan.without_privacy` the run is MeZO, without clip and
-    noise.
+    and its `get_epsilon` returns infinity. With a plan of `Plan.without_privacy` the run is MeZO.
 
     Args:
         module: the module to train. Its parameters with requires_grad=True are trained.
@@ -242,10 +241,11 @@ def make_from_seed_not_private(
         data: the records, a map-style data set of plan.n records.
         plan: the settings of the run, with any algorithm.
         seed: an integer in [0, 2^64).
-        folder: the folder for the run's files: new or empty, or with resume=True the folder of an earlier run. None: no
+        folder: the folder for the run's files, new or empty, or with resume=True that of an earlier run. None: no
             files.
-        execution: the same keyword arguments as in `make_private`, from micro_batch on. With isolation="probed" the
-            start only tests that `losses` returns one loss for each of two records and reads every trained parameter.
+        execution: micro_batch, points_at_once, collate, resume, paid_at_once, isolation, engine and states_memory, all
+            optional, as in `make_private`. With isolation="probed" the start only tests that `losses` returns one loss
+            for each of two records and reads every trained parameter.
 
     Returns:
         The run, before its first step or resumed.

@@ -55,7 +55,7 @@ class Ranks:
         return found
 
     def every(self, work: Callable[[], None]) -> None:
-        """Call work() on each rank. If it raises on some ranks, raise the exception of the lowest one on all."""
+        """Call work() on each rank. If it raises on some ranks, raise on all that of the lowest such rank."""
         if self.count == 1:
             return work()
         mine: Exception | None = None

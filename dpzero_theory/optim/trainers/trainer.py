@@ -266,7 +266,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             super()._move_model_to_device(model, device)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """Return the data loader of an evaluation set: a data set, the name of one of the Trainer's, or None for those.
+        """Return the data loader of an evaluation set: a data set, the name of one, or None for the Trainer's own.
 
         Raises ValueError if the set shares a record with the training data or cannot be compared with it, unless
         `public_evaluation` is True.
@@ -464,10 +464,12 @@ def privatize(
 
     Args:
         trainer: a Trainer that has not trained. Its class must not define create_optimizer, create_scheduler,
-            get_train_dataloader, training_step or _inner_training_loop, except in transformers or trl. The run calls
-            the class's methods for the loss, evaluation and saving, and no others.
-        private, losses, engine, public_evaluation: as in `DPZeroTrainer`. A class with its own `compute_loss` takes one
-            forward pass for each record, unless losses or an engine are given.
+            get_train_dataloader, training_step or _inner_training_loop itself, but may inherit those of transformers
+            and trl. The run calls the class's methods for the loss, evaluation and saving, and no others.
+        private: the settings of the run, arguments of `make_private_with_epsilon` or "auto", as in `DPZeroTrainer`.
+        losses, engine: what computes the records' losses, as in `DPZeroTrainer`. If both are None, the trainer's own
+            loss is used; a class with its own `compute_loss` then takes one forward pass for each record.
+        public_evaluation: whether metrics on training records may be computed, as in `DPZeroTrainer`.
         train_dataset: the data set that the trainer was made with, to check that its length is that of
             trainer.train_dataset. Required if `args.max_length` is set, since TRL may then have dropped entries.
 
