@@ -23,7 +23,7 @@ from dpzero_theory import check
 CONSTANTS = ("d", "r", "lipschitz", "smoothness", "gap", "loss_bound", "sample_rank", "layer_rank")
 """The names that the entry "problem" of a problem file may have; they are fields of `theory.problem.Problem`."""
 DATA = ("public", "synthetic", "private")
-"""The allowed values of the entry "data" of a problem file: the kind of data on which its constants were measured."""
+"""The allowed values of the entry "data" of a problem file, the kind of data on which its constants were measured."""
 
 _FORMAT, _VERSION = "dpzero-theory/problem", 1  # The values of a problem file's entries "format" and "version"
 _LARGEST_FILE = 1 << 24  # The size in bytes above which a problem file is refused

@@ -116,8 +116,8 @@ class Measurement:
 
     @property
     def smoothness(self) -> float:
-        """The largest upper end of the norms of all measured Hessians: of the mean loss, of single samples, and of
-        `shared`."""
+        """The largest upper end of the norms of the measured Hessians (of the mean loss, of single samples, and of
+        `shared`)."""
         norms = [point.spectrum.norm.high for point in self.points] + [point.samples.norm for point in self.points]
         return max(norms + ([self.shared.norm.high] if self.shared else []))
 

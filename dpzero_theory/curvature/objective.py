@@ -17,7 +17,7 @@ from dpzero_theory import check
 from dpzero_theory.curvature.lanczos import Operator
 
 Batch = Any
-"""A batch of samples: tensors whose first axis is the sample, alone or in lists, tuples and dictionaries."""
+"""A batch of samples, as tensors whose first axis is the sample, alone or in lists, tuples and dictionaries."""
 Losses = Callable[[nn.Module, Batch], Tensor]
 """A function (module, batch) that returns one loss for each sample of the batch, shape (batch,)."""
 

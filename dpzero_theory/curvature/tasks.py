@@ -37,7 +37,7 @@ class Task:
 
 
 def logits(module: nn.Module, inputs: Batch) -> torch.Tensor:
-    """Return what a module computes: module(**inputs) for a dictionary of inputs, and module(inputs) otherwise."""
+    """Return what a module computes, `module(**inputs)` for a dictionary of inputs and `module(inputs)` otherwise."""
     scores: torch.Tensor = module(**inputs) if isinstance(inputs, dict) else module(inputs)
     return scores
 

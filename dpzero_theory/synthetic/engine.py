@@ -229,8 +229,8 @@ def _run(problem: Quadratic, x0: Array, lanes: Lanes, *, vector: bool, noise: Dr
 
 
 dpzero = partial(_run, vector=False)
-"""Runs the paper's Algorithm 2 (DPZero): dpzero(problem, x0, lanes, noise=..., **options) is `run_together` for one
-`Sweep`."""
+"""Runs the paper's Algorithm 2 (DPZero), as `dpzero(problem, x0, lanes, noise=..., **options)`, by `run_together` with
+one `Sweep`."""
 dpgd_0th = partial(_run, vector=True)
-"""Runs the paper's Algorithm 1 (DPGD-0th): dpgd_0th(problem, x0, lanes, noise=..., **options) is `run_together` for one
-`Sweep` with vector=True."""
+"""Runs the paper's Algorithm 1 (DPGD-0th), as `dpgd_0th(problem, x0, lanes, noise=..., **options)`, by `run_together`
+with one `Sweep` that has vector=True."""

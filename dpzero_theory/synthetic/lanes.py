@@ -18,8 +18,7 @@ from dpzero_theory.check import Array
 from dpzero_theory.sphere import DIRECTIONS
 
 Draw = Callable[[int], Array | Tensor]
-"""A function of k that returns the next k random numbers, shape (k,), or vectors, shape (k, d): an array or a tensor.
-"""
+"""A function of k that returns the next k random numbers, shape (k,), or vectors, shape (k, d), as array or tensor."""
 
 
 def directions_of(direction: str, rng: np.random.Generator, d: int) -> Draw:

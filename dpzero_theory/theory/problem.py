@@ -343,7 +343,7 @@ class Prescription:
 
     @property
     def sampling(self) -> str:
-        """How batches are drawn: "full" if every step uses all samples, otherwise "poisson"."""
+        """The way batches are drawn, "full" if every step uses all samples, otherwise "poisson"."""
         return "full" if self.batches is None else self.batches.word
 
     @property

@@ -102,7 +102,7 @@ class SharpLaw:
 
 
 LAWS: Registry[SharpLaw] = Registry("direction")
-"""The distributions of directions that the theorem of `certificate` covers, by name: "sphere", "gaussian",
+"""The distributions of directions that the theorem of `certificate` covers, by their names "sphere", "gaussian",
 "rademacher", "frame" (K directions orthogonal to each other) and "low-rank:RANK"."""
 
 
