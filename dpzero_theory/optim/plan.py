@@ -275,8 +275,8 @@ class Plan:
 
     @property
     def noise_multiplier(self) -> float:
-        """The parameter of the noise on the sum over a batch (Gaussian: standard deviation, Laplace: scale b), divided
-        by the clip; 0 for the algorithm "mezo", which adds no noise."""
+        """The standard deviation of Gaussian noise, or scale b of Laplace noise, on the sum over a batch, divided by
+        the clip; 0 for the algorithm "mezo", which adds no noise."""
         return self.step.noise if isinstance(self.step, Step) else 0.0
 
     @cached_property
@@ -286,8 +286,8 @@ class Plan:
 
     @cached_property
     def scale(self) -> int:
-        """The scale parameter (Gaussian: standard deviation, Laplace: b) of the integer noise that is added to the sums
-        of integers over a batch, rounded up to an integer; 0 for the algorithm "mezo", which adds no noise."""
+        """The standard deviation of Gaussian noise, or scale b of Laplace noise, in integers, on the sums of integers
+        over a batch, rounded up to an integer; 0 for the algorithm "mezo", which adds no noise."""
         return int(self.law.scale(self.noise_multiplier, self.rule.levels)) if self.law else 0
 
     @cached_property

@@ -146,7 +146,7 @@ class Group:
             a fixed size under the relation "add-remove".
 
     Attributes:
-        made, size: the history as a tuple of `Step`s, and the argument `size`.
+        made, size: the history as a tuple of `Step` objects, and the argument `size`.
         one: the `Cost` of all steps for data sets that differ in one record.
         together: the `Cost` of all steps for data sets that differ in `size` records at once. Its upper bound is
             infinite if none is known.
@@ -348,7 +348,7 @@ def _bounds(
 ) -> Bounds:
     """Returns bounds on a number, either the delta of a cost at a given epsilon or its epsilon at a given delta. A
     bound that is not among the `ends` that the caller uses is true but may be trivial. `composed(compositions, ends)`
-    bounds the largest such number among several compositions (of releases with known `Law`s). `plain(square, end)`
+    bounds the largest such number among several compositions (of releases with a known `Law`). `plain(square, end)`
     bounds the number for Gaussian releases without sampling whose mu^2 sum to `square`, from above with `end` 0, from
     below with `end` 1."""
     known, closed = cost.squares[0] < math.inf, cost.closed

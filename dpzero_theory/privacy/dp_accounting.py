@@ -58,7 +58,7 @@ def history_from_event(event: object, relation: str) -> list[Step]:
         relation: "replace-one", "add-remove" or "zero-out" (dp-accounting's REPLACE_SPECIAL).
 
     Returns:
-        A list of `Step`s, empty if the event reveals nothing.
+        A list of `Step` objects, empty if the event reveals nothing.
 
     Raises:
         ValueError: the event is of another kind, a field is outside its range, or the event protects nothing

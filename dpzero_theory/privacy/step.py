@@ -201,7 +201,7 @@ Steps = Step | History | Iterable["Step | History"]
 
 
 def steps_of(history: Steps) -> tuple[Step, ...]:
-    """Returns a history, given as a `Step`, a `History` or an iterable of these, as a flat tuple of `Step`s. Raises
+    """Returns a history, given as a `Step`, a `History` or an iterable of these, as a flat tuple of steps. Raises
     ValueError for anything else."""
     if isinstance(history, Step):
         return (history,)

@@ -26,7 +26,7 @@ from dpzero_theory.registry import Registry
 from dpzero_theory.sphere import DIRECTIONS
 
 Sums = NDArray[Any]
-"""K sums over records, one for each direction of a step, shape (K,): int64 if an algorithm rounds, else float64."""
+"""K sums over records, one for each direction of a step, shape (K,), in int64 if an algorithm rounds, else float64."""
 
 _SHRINK = 1e-12
 """The relative amount by which the clip is reduced before K > 1 clipped differences are rounded toward zero. It is more
