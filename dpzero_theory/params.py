@@ -27,10 +27,10 @@ from dpzero_theory.theory.sharp.smallest import MOST_DIRECTIONS, SearchOptions
 
 _MOST = 10**15  # --solve-for looks for n and d up to this value
 _SMALLEST_EPSILON, _LARGEST_EPSILON = 1e-9, 1e9  # --solve-for looks for epsilon in this range
-_HARDEST = {"d": _MOST, "epsilon": _SMALLEST_EPSILON}  # If even this value meets the target, a note says so
-_EASIEST = {"n": _MOST, "epsilon": _LARGEST_EPSILON}  # If even this value misses the target, no value meets it
+_HARDEST = {"d": _MOST, "epsilon": _SMALLEST_EPSILON}  # The hardest values tried; a note says if they meet the target
+_EASIEST = {"n": _MOST, "epsilon": _LARGEST_EPSILON}  # The easiest values; if one misses the target, none meets it
 _SOLVABLE = ("n", "epsilon", "d")  # --solve-for can find the values of these flags
-_TAILS = ("gradient_moment", "mean_excess")  # A problem may have one of these in place of `lipschitz`
+_TAILS = ("gradient_moment", "mean_excess")  # `Problem` may have one of these in place of `lipschitz`
 # The inputs of the calculator, in the order in which they are shown; a flag --max-steps is called max_steps here
 _GIVEN = (
     *("n", "epsilon", "delta", *CONSTANTS, "pl", "directions_per_step", "max_steps", "max_evaluations", "max_points"),

@@ -66,10 +66,10 @@ class Outcome:
             problem: the quadratic loss, with matrix A.
             lanes: the parameters of the runs.
             centers: points c, shape (d,) each, for the rows of `gradient_squared` and `excess` after the first.
-            states: three tensors, whose runs are in the order of `lanes.longest_first()`. z_t is the point after t of
-                T steps, less the minimiser. They are scale * z_T, shape (d, L); the sum of scale * z_t over t = 0, ...,
+            states: three tensors, whose runs are in the order of `lanes.longest_first()`. z_t is the point after t of T
+                steps, less the minimiser. They are scale * z_T, shape (d, L); the sum of scale * z_t over t = 0, ...,
                 T-1, shape (d, L); and the sums of z_t^T A^2 z_t and of z_t^T A z_t over the same t, shape (2, L).
-            scale: factors of the coordinates in the first two tensors, shape (d,).
+            scale: the factors by which the coordinates in the first two tensors are multiplied, shape (d,).
         """
         # Forms about other centers c need no further sums: with x measured from the minimiser, and a the average of the
         # x_t, the mean of (x_t - c)^T M (x_t - c) is the mean of x_t^T M x_t, less 2 c^T M a, plus c^T M c.
@@ -86,7 +86,8 @@ class Outcome:
         return cls(end + problem.center, average + problem.center, gradient, excess / 2)
 
 
-# For each difference rule, the multiple of lambda ||w||^2 by which a difference exceeds w^T (y - y_i)
+# For each difference rule, the multiple of lambda ||w||^2 by which a difference along u exceeds the derivative, where
+# w = A^(1/2) u
 _CURVED = {"central": 0.0, "forward": 0.5, "exact": 0.0}
 
 
@@ -230,7 +231,7 @@ def _run(problem: Quadratic, x0: Array, lanes: Lanes, *, vector: bool, noise: Dr
 
 dpzero = partial(_run, vector=False)
 """Runs the paper's Algorithm 2 (DPZero), as `dpzero(problem, x0, lanes, noise=..., **options)`, by `run_together` with
-one `Sweep`."""
+one `Sweep`; the options are further keyword arguments of `run_together`."""
 dpgd_0th = partial(_run, vector=True)
 """Runs the paper's Algorithm 1 (DPGD-0th), as `dpgd_0th(problem, x0, lanes, noise=..., **options)`, by `run_together`
-with one `Sweep` that has vector=True."""
+with one `Sweep` that has vector=True; the options are further keyword arguments of `run_together`."""

@@ -23,8 +23,8 @@ from dpzero_theory.theory.sharp.products import Products
 from dpzero_theory.theory.sharp.projection import Projection
 from dpzero_theory.theory.sharp.signs import removed
 
-# `_line` looks for a tangent at clips from c to c + 12. Beyond, the tail moments of a projection v are below the
-# rounding error of E[(v - c)_+ v].
+# `_line` looks for a tangent at clips c' from c to c + 12. Beyond, the tail moments E[v 1{v > c'}] of a `Projection` v
+# are below the rounding error of E[(v - c)_+ v].
 _BEYOND = 12.0
 
 
@@ -93,8 +93,11 @@ class SharpLaw:
     fixed_norm: bool = True
 
     def moment(self, power: float) -> float:
-        """Return a bound on E[(u'a)^(2 power)] for a direction u and a unit vector a, as a multiple of its value for a
-        standard normal u; `power` is at least 2, and the multiple is 1 unless `rank` is finite."""
+        """Return a number c with E[(u'a)^(2 power)] <= c E[Z^(2 power)] for a direction u, a unit vector a and Z ~ N(0,
+        1).
+
+        `power` is at least 2. c is 1 unless `rank` is finite.
+        """
         if math.isinf(self.rank):
             return 1.0
         half = self.rank / 2  # The factor is E[X^power] for X ~ chi^2_rank/rank.
@@ -247,7 +250,7 @@ class _Invariant:
         )
 
     def removed(self, c: Array) -> tuple[Array, Array]:
-        # For the part phi of U'a that clipping removes: E[phi'U'a]/K and the root of E[phi'U'HU phi]/K^2, at each c
+        # Returns E[phi'U'a]/K and a bound on E[phi'U'HU phi]^(1/2)/K at each c, if clipping removes phi from U'a
         beta, _, excess2 = self._moments(c, self.upper)
         return beta, np.sqrt(excess2)
 

@@ -19,13 +19,12 @@ from dpzero_theory.check import Array
 from dpzero_theory.theory.sharp.products import Products
 from dpzero_theory.theory.sharp.projection import Projection
 
-# The bound of `removed` on E(v - c)_+^2 holds for every h > 0. It is computed for these, in units of 1/s (s is below),
-# and the best is taken.
+# `removed` bounds E(v - c)_+^2 by means of a number h > 0. It tries these h, in units of 1/s, and takes the best bound.
+# s is roughly the slope of minus the log density of v at c.
 _APART = np.geomspace(0.36, 1.0, 6)
-# The h, in units of 1/s, and the theta, in units of 1/(c s), that are tried for E[phi(y)'w]. s is roughly the slope of
-# minus the log density of v at c.
+# The h, in units of 1/s, and the theta, in units of 1/(c s), that `removed` tries for its bound on E[phi(y)'w]
 _APART_INNER, _THETAS_INNER = np.array([0.55, 0.75, 0.95]), np.array([0.5, 0.7, 0.9])
-# The theta^2 in units of 1/(c s) that are tried for E[(phi(y)'w)^2], besides 2 (1 - c)/3.
+# The theta^2, in units of 1/(c s), that `removed` tries for its bound on E[(phi(y)'w)^2], besides 2 (1 - c)/3
 _SQUARES_ACROSS = np.geomspace(0.5, 1.6, 4)
 
 

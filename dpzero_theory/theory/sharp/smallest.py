@@ -24,7 +24,7 @@ from dpzero_theory.theory.sharp.moments import without_lipschitz
 MOST_DIRECTIONS = 2**16  # The largest K, number of directions a step, that is tried; no run takes more
 MOST_STEPS = 10**15  # The largest number of steps T that a search tries, and the largest value of a cap on it
 SMOOTHING_SHARE = 0.01  # The smoothing lambda is the largest that raises the bound by at most about this share of it
-STEPS_SHARE = 0.05  # Without a cap, T is the smallest number of steps whose bound is at most this share above the best
+STEPS_SHARE = 0.05  # Without a limit, T is the fewest steps whose bound is at most this share above the best
 SMALLEST_GDP, LARGEST_GDP = 1e-50, 1e50  # Float64 has no room for searches beyond this range of mu.
 _SMALLEST_CLIP, _LARGEST_CLIP = 0.02, 15.0  # The first grid has clips c = C/(L sqrt(K)) in this range.
 # The largest c = C/(L sqrt(K)) on the first grid if only a moment of gradients is bounded. Gradients may then be
@@ -322,7 +322,7 @@ class SmallestBound:
         else:  # Gradients may be arbitrarily long, so that the bias falls only as a power of the clip.
             largest, points = _LARGEST_OF_MOMENT, 100
         self.clips = np.geomspace(_SMALLEST_CLIP, largest, points)
-        if directions > 1:  # ||U'g||/sqrt(K) for a unit gradient g and K directions U concentrates near 1.
+        if directions > 1:  # ||U'g||/sqrt(K), which is clipped, is near 1 for unit gradients g: a finer grid there
             near = 1 + np.linspace(-3, 14, 60) / math.sqrt(directions)
             self.clips = np.union1d(self.clips, near[(near > _SMALLEST_CLIP) & (near < largest)])
         self.constants = constants_of(problem, self.clips, direction, directions)
