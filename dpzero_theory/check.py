@@ -27,9 +27,9 @@ _KINDS = {int: "an integer", float: "a number", str: "a text", bool: "true or fa
 class PreconditionError(ValueError):
     """Raised if every argument is in its range, but there is no answer for them together.
 
-    In most cases an assumption of a theorem is not met. Other cases are a target that every value or no value meets,
-    data that do not allow a measurement (such as losses without a slope), and an optional package that is not
-    installed.
+    In most cases an assumption of a theorem is not met. Other cases are a target that no value of the searched
+    parameter meets, or every value; data that do not allow a measurement (such as losses without a slope); and an
+    optional package that is not installed.
     """
 
 

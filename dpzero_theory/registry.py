@@ -17,9 +17,9 @@ _Entry = TypeVar("_Entry", bound=_Named)
 class Registry(dict[str, _Entry]):
     """A dictionary from names to values of one kind, in the order of registration; users can add values of their own.
 
-    `registry[name]` finds three sorts of values: those that `register` added, those that `keep` added, and those that a
-    family makes from a text (`register_family`). It raises ValueError for an unknown name. `in`, `get` and iteration
-    know only the values that `register` added.
+    `registry[name]` finds the values that `register` added, unlisted values (`keep`), and values that a family makes
+    from a text (`register_family`). It raises ValueError for an unknown name. `in`, `get` and iteration know only the
+    values that `register` added.
 
     Args:
         argument: what error messages call the argument that takes such a name, for example "direction".

@@ -20,8 +20,8 @@ from dpzero_theory.registry import Registry
 GRID = 2.0**-16
 """The spacing of the values in `DirectionLaw.table`. With it float64 holds sums of their squares up to 2^21 exactly."""
 _LINEAR, _CUBIC = 0.9999157028653114, 3.148687468053685e-05
-"""The coefficients a and b of a q + b q^3 in `_quantiles`, with which the table of quantiles has mean square 1 and mean
-fourth power 3 to 1e-6."""
+"""`_quantiles` replaces a normal quantile q by a q + b q^3 with these a and b, for which the rounded values have mean
+square 1 and mean fourth power 3 to 1e-6."""
 
 
 def _sample_sphere(rng: np.random.Generator, size: int, d: int) -> Array:

@@ -16,14 +16,14 @@ from dpzero_theory.check import integer, real
 
 _LARGEST, _GRID = 60.0, 1201  # Lower bounds are searched for from 0 to 60, on 1201 points and then between two of them
 
-# After Steinke, Nasr and Jagielski 2023. Let V of r guesses be right, q = e^epsilon/(1 + e^epsilon) and f(v) =
-# P[Binomial(r, q) >= v]. An (epsilon, delta)-DP mechanism has P[V >= v] <= f(v) + m delta/(1 + e^epsilon). Proof. Given
-# what the attacker sees, reveal the signs in order. If each guess were right with probability at most q, given the
-# earlier signs, V would be stochastically below the binomial (their Theorem 5.1). Where this probability is q + eta_i,
-# P[V >= v] gains at most eta_i. By (epsilon, delta)-DP, P[E, sign b] <= e^epsilon P[E, sign -b] + delta/2 for every
-# event E. With E the event that b is guessed and has posterior above q, the sum over b = +-1 gives E[eta_i] <=
-# delta/(1 + e^epsilon). (Their own delta term, 2 m delta max_i (f(v - i) - f(v))/i, is too small for some mechanisms:
-# `tests/audit/test_bounds.py` has one for m = 2.)
+# After Steinke, Nasr and Jagielski 2023. Let V of r guesses about m signs be right, q = e^epsilon/(1 + e^epsilon) and
+# f(v) = P[Binomial(r, q) >= v]. An (epsilon, delta)-DP mechanism has P[V >= v] <= f(v) + m delta/(1 + e^epsilon).
+# Proof. Given what the attacker sees, reveal the signs in order. If each guess were right with probability at most q,
+# given the earlier signs, V would be stochastically below the binomial (their Theorem 5.1). Where it is q + eta_i for
+# sign i, P[V >= v] gains at most eta_i. By (epsilon, delta)-DP, P[E, sign is b] <= e^epsilon P[E, sign is -b] + delta/2
+# for b = +-1 and every event E. With E the event that b is guessed and has posterior above q, the sum over b gives
+# E[eta_i] <= delta/(1 + e^epsilon). (Their own delta term, 2 m delta max_i (f(v - i) - f(v))/i, is too small for some
+# mechanisms: `tests/audit/test_bounds.py` has one for m = 2.)
 
 
 def one_run_p_value(correct: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:

@@ -88,7 +88,7 @@ class Claim:
                 to the sum of a step. Required with a `Step`, and ignored with a `Plan`.
             delta: the claimed delta, in [0, 1); above 0 if `epsilon` is None.
             epsilon: the claimed epsilon > 0; if None, the upper bound that `privacy.accountant` computes for the steps.
-            average: "mean" if a step releases the noised sum divided by the batch size, "sum" if the noised sum.
+            average: "mean" if a step releases the noised sum over the (expected) batch size, "sum" if the noised sum.
 
         Raises:
             ValueError: an argument is missing or outside its range, or the noise is not Gaussian.

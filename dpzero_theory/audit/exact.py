@@ -38,8 +38,8 @@ def dispersion(counts: NDArray[np.int64], pmf: Array) -> float:
     """Return the two-sided p-value of how much independent counts vary, if each has the distribution P[count = k] =
     pmf[k].
 
-    The statistic is the sum of (count - c)^2, where c is the mean of the distribution, rounded to an integer. Terms are
-    capped at about 14^2 variances.
+    The statistic is the sum of (count - c)^2, where c is the mean of the distribution, rounded to an integer. A larger
+    term than about 14^2 times the variance of a count is replaced by that number.
 
     Args:
         counts: the observed counts, integers of shape (N,).

@@ -138,7 +138,7 @@ class _Influence:
 
     def _quiet_releases(self, data_sets: list[Records]) -> Array | None:
         # Returns the releases of a run on each data set, with one seed and full batches, shape (data sets, steps,
-        # numbers)
+        # numbers). None if a run fails, or releases are not finite or differ in shape
         rows = [self._runs.quiet(data, **self._all) for data in data_sets]
         if any(row is None or rows[0] is None or row.shape != rows[0].shape for row in rows):
             return None
@@ -166,8 +166,8 @@ class _Influence:
 
     @cached_property
     def loudest(self) -> Records | None:
-        # Returns n copies of the extreme record that adds most to a step, where the step with the smallest sum counts;
-        # None if no record adds more than half of the clip to all steps
+        # Returns n copies of the extreme record whose copies make the largest releases, compared by the smallest one of
+        # a run. None if no record adds more than half of the clip to every step
         best, data = _LOUD * self._n, None
         for record, _ in self._extremes:
             alike = datasets.filled(self._records, record)
@@ -179,10 +179,10 @@ class _Influence:
 
     @cached_property
     def scan(self) -> _Scan | None:
-        # Replaces each record in turn by one and then the other record of `pair`, in two runs with batches drawn as the
-        # loop claims, for at most four seeds. None if runs with equal seeds have different batches, the weights cannot
-        # be kept where they are, there are more than 256 records, no exchange changes all steps, or with no seed that
-        # was tried exchanging the first record changes all steps with full batches
+        # Returns how exchanging each record changes releases: the record is one and then the other of `pair`, in two
+        # runs with the claimed batches, for at most four seeds. A seed is skipped if, with full batches, exchanging the
+        # first record leaves a step nearly unchanged. None if runs with equal seeds have different batches, weights
+        # cannot be kept where they are, n > 256, `pair` is None, runs fail, or all seeds are skipped
         runs, n, pair = self._runs, self._n, self.pair
         if runs.batches_need_stream is None or pair is None or not runs.frozen or n > _MOST_RECORDS:
             return None
@@ -231,9 +231,9 @@ class _NoiseSamples:
 
     @property
     def repeat_changes(self) -> dict[str, Any]:
-        # Returns the changes of settings (none, or full batches) with which runs with almost no noise repeat with the
-        # seed; none also if such runs never repeat: then the noise is known only if the loop returns `clean`, the
-        # releases before noise.
+        # Returns the changes of settings with which runs with almost no noise repeat with the seed: {} or full batches.
+        # {} also if such runs never repeat: then the noise is known only if the loop returns `clean`, the releases
+        # before noise.
         return dict(self._runs.repeatable or {})
 
     @cached_property
@@ -290,8 +290,8 @@ class _NoiseSamples:
         return np.array(values) / self._runs.claim.noise_std(changes.get("batch"))
 
     def residual(self, records: Records | None, changes: dict[str, Any], seed: int, **how: int | None) -> Array | None:
-        # Returns the noise of one run, in the unit of releases, shape (steps, numbers), or None if it is unknown. The
-        # arguments are those of `parts`.
+        # Returns the noise of one run, in the unit of releases, shape (steps, numbers), or None if it is unknown. See
+        # `parts` for the arguments; `how` holds its `stream` and `global_seed`.
         found = self.parts(records, changes, seed, **how)
         return None if found is None else found.noise
 
@@ -308,8 +308,8 @@ class _NoiseSamples:
         # be separated. The sums are the output `clean` of the loop or, without it, the releases of a run with the same
         # seed and almost no noise; if that run has another number of steps, only the first step is returned. `changes`
         # replaces settings, by the audit's names. The integer `stream` determines the bytes that replace the operating
-        # system's random bytes; if None, `seed` does if runs repeat only so. `global_seed` seeds the generators of
-        # Python, NumPy and torch.
+        # system's random bytes. If it is None, `seed` does or, if runs repeat so, the system's bytes are read.
+        # `global_seed` (None: `seed`) seeds the generators of Python, NumPy and torch.
         runs = self._runs
         same = runs.with_batches(seed) if stream is None and not changes else runs.paired(seed, stream)
         noisy = runs.attempt(records, **same, global_seed=global_seed, **{**runs.frozen, **changes})

@@ -48,7 +48,7 @@ from dpzero_theory.audit.datasets import Records
 from dpzero_theory.check import Array
 
 Train = Callable[[Records, int, dict[str, Any]], Any]
-"""A training loop: a function (records, seed, settings) -> an array of releases, or a mapping of outputs by name."""
+"""A training loop: (records, seed, settings by name) -> an array of releases, one row a step, or outputs by name."""
 
 # The fields of `Claim` that the loop is given as settings
 _WORDS = ("noise_multiplier", "clip", "batch", "steps", "n", "sampling", "relation", "epsilon", "delta")

@@ -33,8 +33,8 @@ _LARGEST_STILL, _SMALLEST_STILL = 1e-4, 1e-30
 """If releases are computed from weights, frozen runs have a step size between these multiples of the loop's step
 size."""
 _ROUNDED_WEIGHTS = 1e-9
-"""If releases are computed from weights, frozen runs have a step size at which rounding of the weights changes a
-release by about this share of the noise."""
+"""If releases are computed from weights, frozen runs take the step size at which rounding of the weights changes a
+release by about this share of the noise's standard deviation, or the nearest allowed one (`_LARGEST_STILL`)."""
 _BARELY = 1e-9  # The share of the loop's step size that coupled runs use, so that weights hardly move
 NOT_REPEATABLE = (
     "runs with one seed and almost no noise cannot be compared: either they differ in something that is not made by the"
@@ -206,9 +206,8 @@ class LoopRuns:
         return self._noise_obeyed_by_seed or self.streamed
 
     def paired(self, seed: int, stream: int | None = None) -> dict[str, Any]:
-        """Return the arguments `seed` and `stream` of `Loop.run` with which two runs draw the same random numbers.
-
-        They do so with the changes of settings `repeatable`, if these are not None.
+        """Return the arguments `seed` and `stream` of `Loop.run` with which two runs draw the same random numbers, if
+        their settings are also changed by `repeatable` and that is not None.
 
         Args:
             seed: the loop's seed.
@@ -220,8 +219,8 @@ class LoopRuns:
     def with_batches(self, seed: int) -> dict[str, Any]:
         """Return the arguments `seed` and `stream` of `Loop.run` with which two runs draw the same batches.
 
-        They have the same `stream` if runs need known bytes in place of the operating system's random bytes. If
-        `batches_need_stream` is None, batches may differ nevertheless. `seed` is the loop's seed.
+        `seed` is the loop's seed. `stream` is None, or `seed` if only known bytes in place of the operating system's
+        random bytes make runs repeat. If `batches_need_stream` is None, batches may differ nevertheless.
         """
         return self.paired(seed, seed if self.batches_need_stream else None)
 
@@ -264,7 +263,8 @@ class LoopRuns:
         return rows if rows is None or not self.frozen.get("step_size") else rows[:1]
 
     def _quiet(self, records: Records | None, how: dict[str, Any], changes: dict[str, Any]) -> Array | None:
-        # As `quiet`, but without a test that the weights stay where they are. `how` has the run's seed and stream
+        # Returns the releases of a run with almost no noise, or None if it fails; `quiet` also tests that the weights
+        # stay where they are. `how` has the run's seed and stream
         settings = {"noise_multiplier": self.quiet_multiplier, **self.frozen, **changes}
         output = self.attempt(records, **how, **settings)
         return None if output is None or output.releases is None else self.comparable(output)

@@ -1,8 +1,8 @@
-"""Settings that nobody chose: `settings="auto"` of `make_private_with_epsilon`. No private record counts.
+"""Chooses settings that are not given, for `settings="auto"` of `make_private_with_epsilon`. Reads no private record.
 
-What is trained is the parameters with requires_grad; if all of a transformers model have it, the last normalisation
-and, where the model has a new head, the head (`narrow`). With K directions, T steps and G, the median norm of a
-record's gradient, the settings are
+The parameters with requires_grad are trained; if all of a transformers model have it, only the last normalisation and,
+where the model has a new head, the head (`narrow`). With K directions, T steps and G, the median norm of a record's
+gradient, the settings are
 
     clip                   sqrt(K) G
     step size at step t    f sqrt(1000/T) (1 - t/T)/G^2
@@ -11,11 +11,11 @@ record's gradient, the settings are
 
 Public records give G; the smoothing lambda, the largest of three whose halving changes differences by at most 1%, or a
 larger one if the start of the run would warn of rounding; how many records and points fit into one pass; and the factor
-f. Short runs on half of them, with the noise of a private run of that length, are compared by the loss on the other
-half: the first one's verdict says how much larger or smaller f should be, and the next ones go from there by factors of
-sqrt(10). Without public records all is as it was good for weights of that kind (`benchmarks/results`:
-`llm_directions_total`, `llm_verdicts`, `llm_last_layer`, `llm_all_weights`), and a step's time is taken from the number
-of weights.
+f. Short runs on half of the public records, with the noise of a private run of that length, try several f and are
+compared by the loss on the other half. Whether the first one learns, stands still or diverges says where to look for f;
+the next ones differ by factors of sqrt(10). Without public records G, lambda and f are those that did well in earlier
+runs on the same kind of weights (`benchmarks/results`: `llm_directions_total`, `llm_verdicts`, `llm_last_layer`,
+`llm_all_weights`), and a step's time is estimated from the number of weights.
 """
 
 import math

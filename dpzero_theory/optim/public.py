@@ -1,4 +1,4 @@
-"""What public records say of a private run: settings, how long it takes, and the step size, by short runs on them."""
+"""Measures on public records which smoothing, step size and micro-batch suit a private run, and how long it takes."""
 
 import math
 import sys

@@ -1,9 +1,9 @@
-"""Computes delta(epsilon) of many Gaussian releases with sampled batches by an integral, faster than on a `grid`. With
-M(z) = E_P e^{zL} the moment of one release's privacy loss L, and T releases, for every tau > 0
+"""Computes delta(epsilon) of many Gaussian releases with sampled batches by an integral, faster than on a `grid`. Let P
+and Q be a release's distributions on two neighbouring data sets, and M(z) = E_P e^{zL}, L = log dP/dQ. For all tau > 0
 
-    delta(epsilon) = (1/2 pi) Integral over t of  prod M(z)^T e^{-z epsilon} / (z (z + 1)),   z = tau + i t.
+    delta(epsilon) = (1/2 pi) Integral over t of  prod M(z) e^{-z epsilon} / (z (z + 1)),   z = tau + i t,
 
-Both integrals, over t and over the outputs x in M(z), are sums over equally spaced nodes (derivation.md, section 10).
+with a product over all releases. This integral and that over outputs x in M(z) are sums (derivation.md, section 10).
 """
 
 import math

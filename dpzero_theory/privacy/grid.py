@@ -1,10 +1,10 @@
 """Bounds on delta of many releases at an epsilon, or on epsilon at a delta, by discretising privacy losses on a grid.
 
-With Lambda the total privacy loss under P, delta(epsilon) = E_P (1 - e^{epsilon - Lambda})_+. The distribution of each
-release's loss is put on the multiples of a width H by `Law.cells`, once so that delta cannot fall and once so that it
-cannot rise. Probabilities are multiplied by e^{tau loss} (called tilted by tau), which makes rounding errors small
-relative to delta, and the releases are composed by `fourier.composed`. One composition gives delta at all epsilons near
-one epsilon. The bounds differ by a share that falls as H^2. Every statement is derived in laws/derivation.md.
+With P and Q the distributions of all outputs on two neighbouring data sets, and Lambda = log(dP/dQ), delta(epsilon) =
+E_P (1 - e^{epsilon - Lambda})_+. The distribution of each release's part of Lambda is put on the multiples of a width H
+by `Law.cells`, once so that delta cannot fall and once so that it cannot rise. Probabilities are multiplied by e^{tau
+loss} (tilted by tau), which makes rounding errors small relative to delta, and releases are composed by
+`fourier.composed`, once for near epsilons. The bounds differ by a share that falls as H^2 (laws/derivation.md).
 """
 
 import math

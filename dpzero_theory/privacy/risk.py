@@ -3,7 +3,7 @@
 The attacker knows every record but one, everything that the run released, and two possibilities for the last record:
 present or absent (add-remove, zero-out), or one value or another (replace-one). The attacker guesses which one is true.
 No attack succeeds more often than these upper bounds say, whatever it computes. They follow from delta(epsilon) of the
-history alone (Dong, Roth and Su 2022, Proposition 2.12; Kulynych and others 2024 for the calibration).
+history alone (Dong, Roth and Su 2022, Proposition 2.12). `calibrate_risk` is after Kulynych and others 2024.
 """
 
 import math

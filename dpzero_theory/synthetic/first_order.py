@@ -5,10 +5,10 @@ gradient of sample i is h - d_i. One matrix product gives the norms ||h - d_i|| 
 of the clipped gradients (`clipping`). Tests compare the results with `tests.optim.reference.dpgd`, to 1e-9. Three
 things save time:
 
-- A run with ||h|| + max_i ||d_i|| <= C clips nothing, and its mean gradient is h, without any product.
-- Runs that clip every sample move by alpha C times the mean of unit vectors. So runs with equal numbers of steps, alpha
-  C and alpha sigma move together, and only one of them is computed until some ||h - d_i|| falls below the clip of
-  another. This is checked after each block of steps, and the block is repeated with the runs that separate.
+- A run with ||h|| + max_i ||d_i|| <= C, its clip, clips nothing, and its mean gradient is h, without any product.
+- A run with step size alpha and noise sigma that clips every sample moves by alpha C times the mean of unit vectors,
+  and the noise. So runs with equal numbers of steps, alpha C and alpha sigma move together, and one stands for all
+  until some ||h - d_i|| falls below another's clip: a block of steps with such a fall is repeated with runs apart.
 - The products may be computed in float32, with relative errors of about 1e-7 that no cancellation enlarges.
 """
 

@@ -324,7 +324,7 @@ def _steps(lab: Lab, level: float) -> Verdict:
         return held(f"{max(counts)} releases are made, {most} accounted, on {len(runs)} data sets")
     if not lab.runs.noise_obeyed:
         return untested("the number of steps is not always the same, and the noise ignores its setting")
-    # A loop may choose when to stop by its releases, so numbers of steps are compared between runs with equal releases
+    # A loop may stop by its releases, so steps are counted with noise that makes releases equal on all data sets
     loud = {"noise_multiplier": lab.claim.noise_multiplier * _LOUDEST}
     compared = False
     for outputs in lab.runs.coupled([records, *others.values()], range(_DRAWS), **loud):

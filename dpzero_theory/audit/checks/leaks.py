@@ -50,7 +50,7 @@ size of coupled runs, weights then move about ten times as far as in training.""
 _RECORD_SEED = 2027  # The seed of the random record of which one of the data sets consists
 _FEWEST_MATCHED = 4  # Fewer members of a batch, or sizes of batches, are not looked for, since chance may match them
 _SIZE_STRIDES, _SIZE_STARTS = 64, 1000
-"""Sizes of batches are looked for at every k-th number of an output, k = 1 to 64, from each of the first 1000 on."""
+"""Sizes of batches are looked for in the numbers a, a + k, a + 2 k, ... of an output, with k = 1 to 64 and a < 1000."""
 _NEAR_SIZE = 0.05  # A number times a constant counts as the size of a batch if the two differ by less than this
 _BY_CHANCE = 1e-6  # An output counts as sizes of batches if unrelated numbers would match with probability below this
 _Position = tuple[str, int]
@@ -185,9 +185,9 @@ def _beyond_releases(lab: Lab) -> _Position | None:
 
 
 def _differing(runs: Sequence[LoopOutput | None]) -> set[_Position] | None:
-    # `runs` are runs with equal noise on one data set and on another in turn. Returns the positions at which all runs
-    # on one data set show one token, and all runs on the other show another one, by more than rounding. None if the
-    # releases differ, or if a run failed or released nothing
+    # `runs` are runs with equal noise on one data set and on another in turn. Returns the places in outputs at which
+    # all runs on one data set show one number or word, and all runs on the other show another, by more than rounding.
+    # None if the releases differ, or if a run failed or released nothing
     done = [run for run in runs if run is not None and run.releases is not None]
     if len(done) < len(runs) or not same(np.asarray(done[0].releases), np.asarray(done[1].releases)):
         return None
@@ -236,8 +236,8 @@ def _with_sizes(runs: Sequence[tuple[Array | None, list[list[int]]]], claim: Cla
     # Returns whether one output lists the sizes of all batches, at the same places in every run. `runs` are pairs (the
     # output's numbers, or None if a run has no such output; the batches)
     steps = min(len(batches) for _, batches in runs)
-    # Unrelated numbers match a size with at most the probability of the likeliest size, and one size in each run for
-    # certain, since numbers are compared up to a factor
+    # An unrelated number matches a size with at most the probability of the likeliest size. Numbers are compared up to
+    # a common factor, which can make one number of each run match in any case
     most = float(stats.binom.pmf(np.arange(claim.n + 1), claim.n, claim.sample_rate).max())
     places = set.intersection(*(set() if one is None else _sizes_at(one, batches) for one, batches in runs))
     count = 0 if runs[0][0] is None else runs[0][0].size

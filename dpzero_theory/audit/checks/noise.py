@@ -25,18 +25,18 @@ _NO_SAMPLE = f"the noise cannot be told from the rest: {NOT_REPEATABLE}"
 _TAILS = (2.0, 2.5, 3.0)  # The share of noise is tested that is farther from 0 than these many standard deviations
 _MIDDLE = (0.1, 0.25, 0.5, 1.0)  # The share of noise is tested that is nearer to 0 than these many standard deviations
 _SHORT = 1.645 / 2
-"""With probability 95%, the observed difference of two distribution functions at a point is smaller than the true one
-by at most this number over the square root of the number of values."""
+"""With probability 95%, the distance of the empirical distribution function of N values from the normal one, at a given
+point, is less than the true function's distance by at most this number over sqrt(N)."""
 _LAGS = 40  # Correlation of noise is tested between steps, and between numbers of a step, less than 40 apart
 _EQUAL = 1e-6  # Two absolute values of noise count as equal if their relative difference is below this
 _MORE_PAIRS, _PAIRS = 3.0, 20.0
-"""The number of pairs of equal numbers is compared with 3 times the number expected of Gaussian noise, plus 20."""
+"""How many pairs of equal absolute values a sample may have on average: 3 times those of Gaussian noise, plus 20."""
 _ROUNDED = 1e-9  # Absolute values that differ by less than this share of their median are equal up to rounding
 _FINEST_POWER = 32  # The finest grid that is tried has a spacing of 2^-32 standard deviations of the noise
 _NEAR = 0.02  # A number counts as on a grid if it is within this share of the spacing of a multiple of the spacing
 _CHANCE = 0.5 + 2 * _NEAR
-"""An upper bound on the probability that a number is on a grid by chance: noise on a grid of half the spacing is on the
-tested grid with probability 1/2."""
+"""An upper bound on the probability that a number is near a multiple of a tested spacing by chance: multiples of half
+the spacing are, with probability 1/2."""
 _SEEDS = range(1000, 1128)  # The loop's seeds, in order, in the runs of `_noise_and_sums`
 _FEWEST_RUNS, _WANTED = 16, 160  # `_noise_and_sums` makes at least 16 runs, and more until it has 160 numbers of noise
 _FLOAT64 = 2.0**-50  # The relative rounding error of the difference of two releases in float64
@@ -182,8 +182,8 @@ def _independence(lab: Lab, level: float) -> Verdict:
         return violated(f"the noise is not independent: {name}", _MEND_NEW, p_value=p)
     where = "of steps one apart" if steps > 1 else "of runs with other seeds"
     count = (values[:, 1:] if steps > 1 else values[1:]).size
-    # A cosine above `edge` is reported, as its p-value is below the level. A correlation of `seen` is reported with
-    # probability 95%: it is observed smaller by at most 1.645/sqrt(count) with this probability
+    # A cosine above `edge` in the sample is reported, as its p-value is below the level. A true correlation of
+    # `seen` is, with probability 95%: the cosine is smaller by at most 1.645/sqrt(count) with this probability
     edge = 1 - 2 * stats.beta.ppf(level / len(tests) / 2, (count - 1) / 2, (count - 1) / 2)
     seen = float(min(1.0, edge + stats.norm.ppf(0.95) / math.sqrt(count)))
     return held(f"no correlation among {len(tests)} kinds", power=f"a correlation {where} of {seen:.2f}", p_value=p)
@@ -200,8 +200,8 @@ def _equal_by_chance(values: Array) -> float:
 def _pairs(values: Array) -> float:
     # Returns the p-value of the number of pairs with equal absolute values, of which noise from a pool, or from a seed
     # of few bits, has too many. Values are equal up to 1e-6 of their median or, if that is more, up to four times the
-    # smallest gap that is no rounding error, to which noise may be rounded. The law under the claim is taken to be
-    # Poisson with mean 3 times the number expected of normal noise, plus 20
+    # smallest gap that is no rounding error, to which noise may be rounded. If the claim is true, the number of pairs
+    # is taken to be Poisson with mean 3 times the number expected of normal noise, plus 20
     sizes = np.sort(np.abs(values.ravel()))
     gaps, middle = np.diff(sizes), float(np.median(sizes))
     width = max(_EQUAL * middle, 4 * float(gaps[gaps > _ROUNDED * middle].min(initial=middle)))
@@ -244,7 +244,7 @@ def _on_grid(values: Array, spacing: float) -> Array:
 
 def _noise_and_sums(lab: Lab) -> tuple[Array, Array] | None:
     # Returns the noise of several runs and the sums to which it was added, as two vectors in the unit of releases, or
-    # None if they cannot be separated. Zeros, which are on every grid, are left out
+    # None if they cannot be separated. Zeros, which are multiples of every spacing, are left out
     found: list[Array] = []
     for k, seed in enumerate(_SEEDS):
         parts = lab.noise.parts(None, lab.noise.repeat_changes, seed)

@@ -44,14 +44,14 @@ _DIRECTIONS_SEED = 31  # The loop's seed in the run whose published seeds of dir
 
 _SHOWN_SEED = 41  # The loop's seed in the runs whose outputs are searched for the noise and the generator that drew it
 _INTEGER = re.compile(DIGEST + rb"|(?<![\d.])(\d{5,20})(?![\d.])")
-"""A regular expression for an integer of 5 to 20 digits that is no part of a digest or of a decimal number."""
+"""Matches digests, and as group 1 integers of 5 to 20 digits that are no part of a digest or a decimal number."""
 _MOST_TRIED = 50  # At most this many of the integers that a run shows are tried as seeds of the noise
 _GENERATORS = (b"bit_generator", b"PCG64", b"MT19937", b"Philox", b"SFC64")
 """Words of which every saved state of a NumPy generator has one."""
 _TORCH_STATE = 5056  # The size, in bytes, of a saved state of torch's CPU generator
 _FEWEST_NUMBERS = 4  # Fewer numbers of noise are not looked for, since chance may match them
 _NOISE_STRIDES, _NOISE_STARTS = 8, 1000
-"""The noise is looked for at every k-th number of an output, k = 1 to 8, from each of the first 1000 numbers on."""
+"""The noise is looked for in the numbers a, a + k, a + 2 k, ... of an output, with k = 1 to 8 and a < 1000."""
 _NEAR_NOISE = 3e-3  # An output counts as the noise if the sine of the angle between the two vectors is below this
 _NEARER_THAN = 1e-2  # The sine must also be below this share of the sine between the noise and the releases
 _TOLD_SEEDS = (1234577, 2718281, 3141593)  # The loop's seeds in the runs whose outputs are searched for the seed
@@ -166,7 +166,7 @@ def _streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
 
 
 def _torch_normals(seed: int, counts: Sequence[int], double: bool = False) -> Array:
-    # Returns the normal numbers of calls for counts[0], counts[1], ... numbers, which one call may not give
+    # Returns sum(counts) normal numbers, by one call for each count, since torch draws others if it is called otherwise
     import torch
 
     generator = torch.Generator().manual_seed(seed % _SEEDS_END)

@@ -94,8 +94,8 @@ def _neighbour_moves(lab: Lab) -> Iterator[_Move]:
             if removes and lab.influence.takes_one_less:
                 rows = lab.runs.at_start(datasets.removed(data, place))
                 yield _Move(f"{name}, record {place} removed", _clips(lab, rows, base), 1.0)
-                # If a loop clips groups of records, one record less may mean one group less. From n - 1 to n - 2
-                # records the number of groups stays, so that changes of the groups show
+                # A loop may clip groups of records. Of n - 1 records it may make one group less than of n, but of n - 2
+                # as many, and then the change shows that records moved from group to group
                 less = datasets.removed(data, len(data) - 1)
                 before, rows = (lab.runs.at_start(one) for one in (less, datasets.removed(less, place)))
                 if before is not None and np.isfinite(before).all():

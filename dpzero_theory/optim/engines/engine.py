@@ -62,8 +62,8 @@ class Engine(ABC):
         """
 
     def parts(self) -> "Sequence[Engine]":
-        """Return the engines among which this one divides the records, which are tested one by one; by default
-        itself."""
+        """Return the engines among which this one divides the records, by default itself alone. `engines.probe` tests
+        each of them."""
         return [self]
 
     def __call__(self, module: nn.Module, batch: Sequence[Any]) -> Tensor:

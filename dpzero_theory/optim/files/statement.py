@@ -36,7 +36,7 @@ _OF_USERS = (
     "each record is all that one user has in the data set, and its loss depends on it alone; every entry has one owner,"
     " who is named rightly; metrics on other entries of these users are not covered"
 )
-"""The assumption that replaces `_ASSUMED[1]` if a record is everything that one user has in the data set."""
+"""Replaces the second of `_ASSUMED`, on what a record is, if a record is all that one user has in the data set."""
 
 
 _OF_A_SHAPE = (

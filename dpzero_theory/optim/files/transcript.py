@@ -124,8 +124,8 @@ class Content(NamedTuple):
     def of(cls, account: Account, path: Path) -> Self:
         """Return the content of a run's file from the `Account` that `Ledger.read` has returned for it.
 
-        `path` is used in messages only. Raises LedgerError if the file was not written by a run, or if the account is
-        not for the releases of the run's plan.
+        `path` is used in messages only. Raises LedgerError if the file was not written by a run, or if the account
+        counts other releases, or another number of them, than the run's plan has.
         """
         try:
             header = Header.from_json(account.run)

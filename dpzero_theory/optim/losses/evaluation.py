@@ -275,7 +275,7 @@ class BatchSum:
             _STEP.reset(token)
 
     def _one_by_one(self, release: int, records: Indices) -> Array:
-        # As `differences`, but each record is read and evaluated alone, and has zeros if its reading or loss raises.
+        # Returns differences, shape (records, K), of records read and evaluated alone; zeros for one that raises.
         found = np.zeros((len(records), self._plan.directions_per_step))
         for row, record in zip(found, records, strict=True):
             with suppress(Exception):

@@ -218,7 +218,7 @@ class _Look:
         return found
 
     def stuck(self, record: int, value: float) -> bool:
-        # Returns whether the loss of the record with this index, which is `value` at both points, is the same at the
+        # Returns whether the loss of the record with this index, which is `value` at points 0 and 1, is the same at the
         # unshifted weights x too, although it has a derivative. Such a loss does not change because of rounding, or
         # because no token is labelled, and a run learns nothing from it. False for a loss without a derivative, such as
         # a 0-1 loss, which may well be the same at three points.
@@ -260,8 +260,8 @@ class _Look:
 
 
 def _probed(look: _Look, micro_batch: int) -> tuple[Array, float]:
-    # Chooses the records and the batch size for `_compared`, and returns its result. Also raises ValueError if a run
-    # would learn nothing, and what the loss function raises if it raises for every record.
+    # Returns what `_compared` returns (losses, largest rounding) for records and a batch size that it chooses. Raises
+    # ValueError also if a run would learn nothing, and what the loss function raises if it raises for every record.
     plan = look.plan
     most = plan.sampling.batch_size(plan.n)
     if most is None:
@@ -284,9 +284,9 @@ def _probed(look: _Look, micro_batch: int) -> tuple[Array, float]:
 def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
     # Evaluates a batch of `rows` of the records, drawn at random; a second batch, in which other records replace some
     # of these; the first batch again; and its first and its last record alone. Compares each record's losses with those
-    # in the first batch. Returns the losses in the first batch, shape (2 points of `look`, rows), and the largest
-    # change that was taken for rounding. Raises ValueError if a loss changes by more, and _FailedError if the loss
-    # function raises.
+    # in the first batch. Returns the losses in the first batch, shape (2, rows), at the two weights at which `look`
+    # evaluates them, and the largest change that was taken for rounding. Raises ValueError if a loss changes by more,
+    # and _FailedError if the loss function raises.
     draw = np.random.default_rng(0)
     records = np.resize(draw.permutation(records), max(len(records), rows))
     here, others = records[:rows], records[rows:]
@@ -300,9 +300,9 @@ def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
     else:
         for other in others:
             look(np.array([other]), (0,))
-    # The points come in reverse order: a loss function that keeps a state or changes the batch returns other losses.
+    # Point 1 comes before point 0: a loss function that keeps a state or changes the batch returns other losses.
     again = look(here, (1, 0))
-    # On a CPU equal operations give equal bits. On other devices this is assumed if it held in the two evaluations.
+    # On a CPU equal operations give equal bits. On other devices they are taken to if `again` has the bits of `first`.
     steady = look.weights.parameters[0].device.type == "cpu" or bool(_same(again.values, first.values).all())
 
     def require_same(seen: _Seen, here: Indices, there: Indices, how: str) -> None:
@@ -362,10 +362,10 @@ def rounded_by(
 
 
 def visibility(rounded: float, plan: Plan) -> float:
-    """Return how far rounding may move the sum of an expected batch's differences, in units of a tenth of the clip.
+    """Return how much rounding may change the sum along one direction of the finite differences of the records of a
+    batch of the expected size, in units of a tenth of the clip. The start of a run warns if the result is 1 or more.
 
-    The start of a run warns if the result is 1 or more. `rounded` is the largest change of a loss by rounding, as
-    `rounded_by` returns it, and `plan` has a clip above 0.
+    `rounded` is the largest change of a loss by rounding, as `rounded_by` returns it. `plan` has a clip above 0.
     """
     moved = rounded * plan.difference_rule.rounded(plan.smoothing) * plan.expected_batch
     return moved / (_VISIBLE * plan.clip)

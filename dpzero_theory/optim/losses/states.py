@@ -30,9 +30,9 @@ from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
 
 _COMPARED = 8
-"""The number of records, evenly spread, whose losses with and without the chain of frozen modules are compared."""
+"""The number of records, evenly spread, whose losses by frozen modules and by their kept outputs are compared."""
 _WORTHWHILE = 0.2
-"""A chain is used only if it has at least this share of the module's parameters, not counting embeddings."""
+"""Outputs of frozen modules are kept only if these have at least this share of all parameters without embeddings."""
 _SHIFT = 1e-3  # The shift of the weights at which records are compared, to find a chain that reads a trained weight
 
 
@@ -124,8 +124,8 @@ class _Chain:
             return self._losses(module, batch[1])
 
     def alike(self, records: Sequence[Any]) -> bool:
-        # Returns whether records have the same losses, up to rounding, if the chain runs and if its kept outputs
-        # replace it, at weights that are shifted along a direction.
+        # Returns whether records have the same losses, up to rounding, if the frozen modules run and if `losses` puts
+        # the outputs that `collate` returns in their place, at weights that are shifted along a direction.
         plain, mine, trace = self._join(records), self.collate(records), Trace()
 
         def whole(module: nn.Module) -> object:

@@ -204,7 +204,7 @@ def _can_leave_out(kind: Any) -> bool:
 
 
 def _needed(module: nn.Module, known: Tensor) -> Tensor | None:
-    # As `_places`, for a causal language model, and None also if the model can leave out no position.
+    # Returns _places(module, known) for a causal language model that can leave out positions, else None.
     kind: Any = type(_bare(module))
     return _places(module, known) if _BY_RECORD and _can_leave_out(kind) else None
 

@@ -4,8 +4,8 @@
     run = make_private_with_epsilon(model, losses, data, collate=collate, ...)
 
 Here `losses` and `collate` are the functions for single entries, which are called texts. The loss of a user is the mean
-loss of the user's texts. So n is the number of users, a user's difference is clipped, and neighbouring data sets differ
-in all texts of one user.
+loss of the user's texts. So n is the number of users, what one user adds to a step is clipped, and neighbouring data
+sets differ in all texts of one user.
 
 If `at_most` is given, each step draws at most that many texts of a user, without replacement, with a seed that follows
 from the run's secret key, the step and the user's index. The draw does not amplify privacy. Each user is evaluated
