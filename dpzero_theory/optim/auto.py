@@ -1,13 +1,13 @@
 """Chooses settings that are not given, for `settings="auto"` of `make_private_with_epsilon`. Reads no private record.
 
 The parameters with requires_grad are trained; if all of a transformers model have it, only the last normalisation and,
-where the model has a new head, the head (`narrow`). With K directions, T steps and G, the median norm of a record's
-gradient, the settings are
+where the model has a new head, the head (`narrow`). With d trained weights, K directions, T steps and G, the median
+norm of a record's gradient, the settings are
 
     clip                   sqrt(K) G
     step size at step t    f sqrt(1000/T) (1 - t/T)/G^2
-    K; T and the batch     16; the first of `_LENGTHS` with which the run takes at most ten minutes, such as 1,000 steps
-                           with n/16 records each, or the last; K = 4 in a run that takes more even then
+    K; T and the batch     min(16, d); the first of `_LENGTHS` with which the run takes at most ten minutes, such as
+                           1,000 steps with n/16 records each, or the last; K = 4 in a run that takes more even then
 
 Public records give G; the smoothing lambda, the largest of three whose halving changes differences by at most 1%, or a
 larger one if the start of the run would warn of rounding; how many records and points fit into one pass; and the factor

@@ -30,7 +30,7 @@ _MEND_SOURCE = (
     " seeded with os.urandom that is never saved), never from a seed that is known"
 )
 _NOT_APART = "the noise cannot be told from the rest: return `clean`, the releases before noise"
-_SEED = 5  # The loop's seed in runs that differ only in the operating system's random bytes
+_SEED = 5  # The loop's seed in runs that differ in other sources of randomness, or in one bit of the seed
 _REDRAWN = 24  # Noise that is the same in this many runs with equal seeds is taken to come from the seed
 _SAME = 1e-4  # Two numbers of noise are the same if their relative difference is below this
 _TRIED_BITS = (8, 16, 20, 24, 31)
