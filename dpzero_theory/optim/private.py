@@ -73,7 +73,7 @@ class _Execution(TypedDict, total=False):
 
 
 class _Options(Target, _Execution, total=False):
-    pass  # The keyword arguments of `make_private_with_epsilon`
+    pass  # The keyword arguments `options` of `make_private_with_epsilon`
 
 
 @named

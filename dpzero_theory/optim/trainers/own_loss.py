@@ -109,7 +109,7 @@ def _twin(trainer: Trainer) -> Any:
     # Trainer's attributes, lists and dictionaries depends on private records, and must not stay in the original.
     found: Any = copy.copy(trainer)
     for name, value in vars(found).items():
-        if name not in ("train_dataset", "eval_dataset"):  # These may be long lists
+        if name not in ("train_dataset", "eval_dataset"):  # Not copied, since they may be long lists
             vars(found)[name] = _apart(value)
     found.log = lambda *logs, **named: None
     return found

@@ -54,8 +54,8 @@ class Weights:
         guarded: whether evaluations raise ValueError for operations that read a trainable parameter in a way that
             escapes the shift, or write a frozen parameter or large buffer. It is True at first. A run sets it to False,
             since the evaluations before the first step have refused such losses.
-        ids: from `id(tensor)` to the index of this trainable parameter, or to None for a frozen one. `index` adds the
-            whole parameters that FSDP gathers.
+        ids: a mapping from `id(parameter)` to the parameter's index, or to None if it is frozen. `index` adds the whole
+            parameters that FSDP gathers.
         unread: the names of the trainable parameters that no evaluation has read so far.
 
     Raises:

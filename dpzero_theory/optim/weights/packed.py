@@ -33,7 +33,7 @@ from dpzero_theory.optim.weights.directions import Directions
 
 NAME = "packed_moves"
 """The name of the parameter in which a packed layer lists the changes that training has made."""
-_HEAD = 4  # The number of rows of that parameter before the first change
+_HEAD = 4  # The number of rows of `packed_moves` before the first change
 _CHUNK = 1 << 20
 """The most signs that are converted from bits to numbers at a time."""
 

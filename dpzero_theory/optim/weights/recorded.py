@@ -118,7 +118,7 @@ class Recorded:
         shape = _shape_of(content)
         content = each_tensor(content, lambda value: value.to(self._device, non_blocking=True))
         memory = self._weights.memory()
-        if memory != self._memory:  # Recordings read the old memory
+        if memory != self._memory:  # Recordings read the old memory, so they are dropped
             self._found, self._memory = {}, memory
         found: list[Tensor] = []
         for first in range(0, len(points), at_once):

@@ -15,7 +15,7 @@ _PLAIN = (Tensor, nn.Parameter)
 
 
 def _class(module: str, name: str) -> Any:
-    # If torch.distributed.<module> was not imported, no object is of its classes: none is an instance of ().
+    # Returns () if torch.distributed.<module> was not imported. Then no object is of its classes, nor of ().
     return getattr(sys.modules.get(f"torch.distributed.{module}"), name, ())
 
 

@@ -445,10 +445,10 @@ class Guard(TorchDispatchMode):
     ways that escape `Shifted`, or write tensors that must not change.
 
     Args:
-        trained: from a storage (`storage_of`) to the name of the trainable parameter in it. Operations may read it only
+        trained: a mapping from storage_of(p) to the name, for each trainable parameter p. Operations may read it only
             inside `opened`, and never write it.
-        kept: from a storage to the name of a buffer or frozen parameter that must not be written; "" for a buffer that
-            may be written, since it is restored later.
+        kept: a mapping from storage_of(t) to the name, for each buffer or frozen parameter t that must not be written;
+            with the name "" for a buffer that may be written, since it is restored later.
         sharded: whether the module is under FSDP, which reads the memory of the shards itself. If True, trainable
             parameters are guarded only as DTensors.
 

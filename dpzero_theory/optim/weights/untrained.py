@@ -45,8 +45,8 @@ class Untrained:
         parameters: whether to include parameters. Pass False for a sharded module, since FSDP replaces them.
 
     Attributes:
-        guarded: from the storage of a tensor (`shifted.storage_of`) to the name of the buffer or frozen parameter that
-            must not be written; "" for a buffer that is restored.
+        guarded: a mapping from `shifted.storage_of(t)` to the name, for each buffer or frozen parameter t that must not
+            be written; with the name "" for a buffer that is restored.
         parts: the module and all its submodules.
         taken: how often the state to be restored was recorded, first or anew after a change between evaluations.
         restored: how often `settle` and `put_back` have compared buffers by value and restored them if they differed.
