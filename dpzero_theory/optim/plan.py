@@ -292,7 +292,7 @@ class Plan:
 
     @cached_property
     def row(self) -> struct.Struct:
-        """The binary format in which the run's file stores the K numbers that a step releases: K little-endian int64,
+        """The binary format in which the run's file stores the K numbers that a step releases, K little-endian int64,
         or K little-endian float64 for the algorithm "mezo"."""
         return struct.Struct(f"<{self.directions_per_step}{'q' if self.rule.levels else 'd'}")
 
@@ -303,7 +303,7 @@ class Plan:
 
     @cached_property
     def unit(self) -> float:
-        """What one unit of a released number is in an average of differences, in loss per length: clip / levels /
+        """The unit of a released number as an average of differences, in loss per length. It is clip / levels /
         `expected_batch`, where levels is 2^30 for "dpzero". A released number is the noisy sum over a batch of the
         records' clipped differences along one direction, an integer. For "mezo" the numbers are no integers, and the
         unit is 1 / `expected_batch`."""
@@ -338,7 +338,7 @@ class Plan:
 
     @property
     def release(self) -> Step:
-        """One step as the accountant counts it: the attribute `step` of a private plan. Raises ValueError for the
+        """One step as the accountant counts it, the attribute `step` of a private plan. Raises ValueError for the
         algorithm "mezo", which is not private."""
         _private_algorithm(self.algorithm)
         assert isinstance(self.step, Step)

@@ -55,7 +55,7 @@ _Place = str | os.PathLike[str]
 _KEY = 16
 """The length, in bytes, of the public key from which a run's random directions are computed."""
 _SMALL_STEP, _MOST_AT_ONCE, _LEAST_BLOCKS = 4e7, 16, 100
-"""When one write to disk charges several steps to the privacy budget, to save time: if a step takes fewer than
+"""When one write to disk charges several steps to the privacy budget, to save time. It does if a step takes fewer than
 `_SMALL_STEP` floating-point operations (two for each trained weight and evaluation of a record's loss). Then it charges
 up to `_MOST_AT_ONCE` steps, but so few that the run makes at least `_LEAST_BLOCKS` such writes."""
 

@@ -198,15 +198,15 @@ class Run:
 
     @property
     def releases_left(self) -> int:
-        """How many steps can still be made: the steps of the plan, less those that were made, and less those that were
-        counted towards the privacy budget but lost in a crash."""
+        """How many steps can still be made. These are the steps of the plan, less those that were made, and less those
+        that were counted towards the privacy budget but lost in a crash."""
         return self._ranks.lead(self._left)
 
     @property
     def history(self) -> list[Step]:
-        """The steps that count towards the privacy budget so far, as an argument for `dpzero_theory.epsilon`: those
-        that were made, and those that were counted in advance, even if a crash prevented them. Empty for a run that is
-        not private."""
+        """The steps that count towards the privacy budget so far, as an argument for `dpzero_theory.epsilon`. They are
+        those that were made, and those that were counted in advance, even if a crash prevented them. Empty for a run
+        that is not private."""
         return self._ranks.lead(lambda: self._file.history if self._header.private else [])
 
     def get_epsilon(self, delta: float) -> float:

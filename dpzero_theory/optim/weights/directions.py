@@ -52,8 +52,8 @@ _MANY = 64
 """A sum of float32 with more terms than this is computed in float64 and rounded once."""
 
 WIDE = {torch.float64: torch.float64}
-"""The type in which changes are added to weights, by the type of the weights: float64 for float64; types that are not
-listed use float32. The sum is then rounded once to the type of the weights."""
+"""The type in which changes are added to weights, by the type of the weights. It is float32 for types that are not
+listed. The sum is then rounded once to the type of the weights."""
 _Shapes = tuple[tuple[int, ...], ...]
 """The shapes of all trained parameters, in the order of their indices."""
 _Factors = tuple[Tensor, Tensor | None]

@@ -23,8 +23,8 @@ from dpzero_theory.difference import Point
 
 _Answer = TypeVar("_Answer")
 _Recorder = Callable[[Callable[[], Any]], Callable[[], Any]]
-"""A function that records what work() computes, for a function `work` without arguments, and returns a replay: a
-function that computes it again at each call, and returns the same tensors with new values."""
+"""A function that takes a function `work` without arguments, records what work() computes, and returns a replay. The
+replay computes that again at each call, and returns the same tensors with new values."""
 _MOST = 16
 """The most evaluations that are recorded; batches of further shapes are evaluated operation by operation."""
 
