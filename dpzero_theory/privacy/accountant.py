@@ -242,9 +242,9 @@ class Group:
         return min(each * times * (1 + _ROUNDING), 1.0)
 
     def bracket(self, found: Bounds) -> Bracket:
-        """Returns `found`, which `Group.delta` or `Group.epsilon` of this object returned last, as a `Bracket`. Its
-        `value` is the upper bound. The bracket also names the method of computation and has notes on samplings and
-        noise."""
+        """Returns `found`, bounds on a number computed from this history, as a `Bracket` whose `value` is the upper
+        bound. Its method is "one record after another" if `Group.delta` or `Group.epsilon` of this object needed that,
+        else "closed form" or "grid"; its notes are about samplings, noise and groups."""
         cost = self.together
         told = [part.sampling.note(part.relation) for part in self.made if part.sampling.sample_rate < 1]
         told += [MECHANISMS[part.mechanism].note for part in self.made]
@@ -388,11 +388,11 @@ def _largest(
     compositions: list[Parts],
     ends: Ends,
 ) -> Bounds:
-    """Returns bounds on the largest delta (or the largest epsilon) of several compositions (of releases with known
-    `Law`s). The caller uses only the bounds named by `ends`: "lower", "upper" or "both". `integral` bounds the number
-    of one composition, or returns None if it cannot. Compositions for which it returns None are passed as one list to
-    `gridded`, which bounds the largest number among them; its keyword arguments are `ends` and `known`, the largest
-    lower bound so far."""
+    """Returns bounds on the largest delta, or the largest epsilon, of several compositions of releases with known
+    `Law`s. The caller uses only the bounds named by `ends`: "lower", "upper" or "both". `integral` bounds the delta (or
+    epsilon) of one composition, or returns None if it cannot. Compositions for which it returns None are passed as one
+    list to `gridded`, which bounds the largest delta (or epsilon) among them; its keyword arguments are `ends` and
+    `known`, the largest lower bound so far."""
     answers = [integral(parts) for parts in compositions]
     found = [one for one in answers if one]
     if left := [parts for parts, one in zip(compositions, answers, strict=True) if not one]:

@@ -23,16 +23,16 @@ _BEYOND = 1e300  # the largest noise multiplier and the largest target epsilon t
 _LOUD = 1e6  # A noise multiplier that every noise law accepts
 _PURE_ACCURACY = 1e-10  # a bound on the relative error of the multiplier for delta = 0, where that is possible
 _ROUGH, _FINE = 0.5, 1e-3
-"""Relative widths for bounds on delta during the search: `_ROUGH` where delta is far from the target, and `_FINE` near
-the target, where the bounds are those that `delta_of_history` returns."""
+"""Relative widths for bounds on delta during the search: `_ROUGH` where delta is far from the target, and `_FINE`, as
+in `delta_of_history`, near it."""
 _SHARP = 1e-7  # if bounds on delta have at most this relative width, the multiplier is searched for to this accuracy
 _NEAR, _SHARE, _CLOSED, _SETTLED = 0.02, 5e-5, 1e-11, 4e-4
 """Relative accuracies of the noise multiplier: `_NEAR` in the first, rough search; `_SHARE` for the answer, or
-`_CLOSED` if delta has a closed form. `_SETTLED` is the largest first step up if the answer still misses the target."""
+`_CLOSED` if delta has a closed form. `_SETTLED` is the largest share by which `settled` first raises an answer."""
 _JUMP = 2e-4  # the relative distance from the answer at which a search may end where bounds on delta jump
 _APART, _FARTHEST = 3e-4, 0.3
-"""The search for the lower bound on the multiplier begins by `_APART`, relatively, below the upper one if the two
-bounds come from different `Law`s. After one evaluation of delta it moves by at most `_FARTHEST`."""
+"""The search for the lower bound on the multiplier begins by the share `_APART` below the upper one if the two bounds
+come from different `Law`s. One evaluation of delta moves it so far that `_log_mu` changes by at most `_FARTHEST`."""
 
 _Deltas = Callable[[float, float, Ends], Bounds]
 """The type of a function of a noise multiplier, a relative width and "lower", "upper" or "both" (the bounds that the
@@ -141,8 +141,8 @@ def calibrated(made: Step, epsilon: float, target_delta: float, group: int = 1, 
 
 
 def _log_mu(epsilon: float, delta: float) -> float:
-    # The search for the noise compares deltas by this log of the mu with which mu-GDP has about the delta, because it
-    # falls about as fast as the log of the noise rises
+    # The log of about the mu with which mu-GDP has `delta` at `epsilon`. The search for the noise compares deltas by
+    # this number, because it falls about as fast as the log of the noise rises.
     if delta <= 0:
         return -math.inf
     # mu-GDP is rho-zCDP with rho = mu^2/2, whose bound epsilon = rho + 2 sqrt(rho log(1/delta)) is solved for mu here.
@@ -212,7 +212,7 @@ def _least_noise(
         excess = partial(beyond, wanted=wanted, ends=ends)
         if narrow:
             return within(excess, near, slope=slope, share=min(share, _SHARP))
-        # Bounds on delta jump while the noise changes a little, so the finest search is no use.
+        # Bounds on delta jump a little as the noise changes, so a search may end `jump` from the answer, or in `aim`.
         aim = (1e-15, share * slope) if ends == "lower" else (-share * slope, 0.0)
         return within(excess, near, slope=slope, share=max(share, jump), aim=aim)
 
@@ -254,11 +254,10 @@ def _root(values: dict[float, float]) -> tuple[float, float]:
 
 
 def settled(bracket: Bracket, beyond: Callable[[float], float]) -> Bracket:
-    """Returns `bracket` with its upper end raised until the accountant confirms that it meets the target, because a
-    search and the accountant round differently. `value` is set to the upper end, too. `beyond(x)` returns the relative
-    amount by which the number x misses the target, at most 0 if it is met. Raises ValueError if no x <= 1e300 meets
-    it."""
-    value = bracket.upper
+    """Returns `bracket` with its upper end raised, if needed, to a number that meets the target, and with `value` equal
+    to it. `beyond(x)` returns the relative amount by which the number x misses the target, at most 0 if it is met.
+    Raises ValueError if no x <= 1e300 meets it."""
+    value = bracket.upper  # the answer of a search, which may miss the target a little because of rounding
     if (missed := beyond(value)) > 0:
         # Bounds may jump by 1e-5 where the number hardly moves, so that a shorter first step would often be in vain.
         least = min((1 - bracket.lower / value) / 16, 1e-5)

@@ -34,8 +34,8 @@ def privacy_certificate(history: Steps, delta: float, *, room: float = _ROOM) ->
             at most 1e6.
         delta: above 1e-30, at most 1/2.
         room: the relative amount, from 1e-5 to 1, by which the stated epsilon exceeds the upper bound of
-            `epsilon_of_history`. It is then rounded up to six digits, and is at least 1e-3. The checker's time grows as
-            1/sqrt(room).
+            `epsilon_of_history`. The stated epsilon is at least 1e-3 and rounded up to six digits. The checker's time
+            grows as 1/sqrt(room).
 
     Returns:
         A dictionary: `history` describes each sequence of equal steps in words and numbers; `statement` has the epsilon

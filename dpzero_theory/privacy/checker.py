@@ -67,7 +67,7 @@ class _Laplace:  # noise with density exp(-|x|/s)/(2 s); two shifted densities h
         return (-x).exp() / 2 if x >= 0 else 1 - x.exp() / 2
 
     def with_ratio(self, ratio: arb) -> arb:
-        # Outputs <= 0 have the ratio e^(-1/s), and outputs >= 1 the ratio e^(1/s); other ratios are between these two.
+        # The density ratio of noise of mean 1 to mean 0 is e^(-1/s) at outputs <= 0, e^(1/s) from 1 on, else between.
         if not ratio > (-1 / self.s).exp():
             return arb("-inf")
         if not ratio < (1 / self.s).exp():
@@ -75,7 +75,7 @@ class _Laplace:  # noise with density exp(-|x|/s)/(2 s); two shifted densities h
         return ((self.s * ratio.log() + 1) / 2).max(arb(0)).min(arb(1))
 
     def with_ratio_replaced(self, a: arb, q: arb) -> arb:
-        # At an output x >= 0 the mixture with N(-1) has the density `least` N(0), and at x <= 0 the mixture with N(1).
+        # Noise N(m) has mean m. (1-q) N(0) + q N(-1) is `least` N(0) at x >= 0; so is (1-q) N(0) + q N(1) at x <= 0.
         least = 1 - q + q * (-1 / self.s).exp()
         distance = self.with_ratio(((a if a >= 1 else 1 / a) * least - 1 + q) / q).max(arb(0))
         return distance if a >= 1 else -distance

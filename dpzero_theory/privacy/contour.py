@@ -26,8 +26,9 @@ _SHIFTS = np.array([3.0, 4.5, 6.0, 8.0, 11.0])
 _HEIGHTS = np.geomspace(0.5, 16, 11)
 _SHARES = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.8])
 _LATER = np.array([0.9, 1.0, 1.15, 1.4, 1.8, 2.5, 3.5, 5.0, 8.0, 14.0, 24.0])
-"""Values to try, all correct: `_SHIFTS` for `_Integral.shift` times the loss's standard deviation, `_SHARES` for it
-over tau, `_HEIGHTS` for `_Moments.heights` times s, `_LATER` for the last t over the largest relevant t."""
+"""Values to try; any are correct. `_Integral.shift` is one of `_SHIFTS` over the loss's standard deviation or of
+`_SHARES` times tau; `_Moments.heights` are `_HEIGHTS` over s; the last t is one of `_LATER` times about the largest t
+that matters."""
 
 
 class _Unfit(ArithmeticError):
@@ -46,8 +47,8 @@ class _Moments:
         self.a, self.rise, self.fall = branch.a, branch.up, branch.down
         wanted = math.log(2 * count / error) + 3
         power, fall, negative = self._powers(most)
-        # The error of a sum over outputs by its step follows from its integrand on lines of complex x: in `aliases` the
-        # lines Im x = +-s^2 eta for the best eta in `heights`, in `decay` lines about 0.7 s^2 beside its own.
+        # The error that the step of a sum over outputs causes follows from the integrand on lines of complex x: in
+        # `aliases` Im x = +-s^2 eta, eta the best of `heights`; in `decay` about 0.7 s^2 beside the line it sums on.
         self.heights = np.minimum(_HEIGHTS / s, 2.5)
         inverse = float(np.min((wanted + self._costs(most, np.array([far]))[:, 0]) / (s * s * self.heights)))
         mantissa, exponent = math.frexp(2 * math.pi / max(inverse, (wanted / 2 + 0.4 * negative) / (s * s * 0.7)))
@@ -79,9 +80,9 @@ class _Moments:
         return np.exp(np.minimum(log_q + u - log_a, 0.0)), error
 
     def _costs(self, tau: float, t: Array) -> Array:
-        # Returns logs of bounds, relative to M(tau), on the integral of |integrand of M(tau + i t)| along the two lines
-        # Im x = +-s^2 eta of complex x, with s the noise; the error by the step in x is small if they are. A row for
-        # each eta in `self.heights`, a column for each entry of `t`.
+        # Returns logs of bounds on the integral of |integrand of M(tau + i t)| over M(tau), along the two lines Im x =
+        # +-s^2 eta of complex outputs x, with s the noise: a row for each eta in `self.heights`, a column for each t.
+        # The smaller these bounds, the smaller is the error that the step in x causes.
         heights, negative = self.heights[:, None], self._powers(tau)[2]
         turned = (abs(self.rise) + self.fall) * heights * t
         return np.asarray((self.law.noise * heights) ** 2 / 2 + turned - negative * np.log(np.cos(heights / 2)))
@@ -108,7 +109,7 @@ class _Moments:
         return rounding, 1.01 * float(weights[0] / falls[0] + weights[-1] / falls[1])
 
     def aliases(self, tau: float, t: Array) -> Array:
-        # Bounds on the errors of E e^{(tau + i t) L}, over E e^{tau L}, by the step between outputs
+        # Bounds on the errors that the step between outputs causes in M(tau + i t), over M(tau)
         gain = 2 * math.pi * self.law.noise**2 * self.heights[:, None] / self.step
         logs = (self._costs(tau, t) - gain).min(axis=0) + math.log(2.02)
         if logs.max() > -5:
@@ -116,9 +117,8 @@ class _Moments:
         return np.asarray(np.exp(logs) * 1.01)
 
     def decay(self, tau: float, log_m: float, t: Array) -> Array:
-        """For each entry t of the rising positive array `t`, returns the log of an upper bound on |E e^{(tau + i t')
-        L}| / E e^{tau L} over all t' >= t. L is the privacy loss and `log_m` = log E e^{tau L}. Raises `_Unfit` if the
-        outputs are spaced too widely for this bound."""
+        """Returns, for each entry of the rising positive array `t`, the log of an upper bound on |M(tau + i u)|/M(tau)
+        over all u >= t. `log_m` is log M(tau). Raises `_Unfit` if the step between the outputs `x` is too wide."""
         s, (power, fall, negative) = self.law.noise, self._powers(tau)
         if (margin := 0.2 * self.step * (math.log(2 * self.count) + 6 + 0.35 * negative) / (s * s)) > 1.4:
             raise _Unfit
@@ -202,10 +202,10 @@ def answers(parts: Parts, epsilon: float) -> _Integral | None:
 
 
 def _saddle(parts: list[tuple[Gaussian, int]], epsilon: float) -> tuple[float, float, float]:
-    """Returns three numbers for the integral over t at the top of this module, which gives delta(`epsilon`) of `parts`:
-    tau, about where |integrand| at t = 0 is least; the standard deviation of the total loss L under P tilted by e^{tau
-    L}; and a shift > 0: Chernoff's bound at tau + shift limits the error of a sum over steps in t. Others only need
-    more nodes. Raises `_Unfit` if the search for tau does not end."""
+    """Returns three numbers for the integral over t that gives delta(`epsilon`) of `parts`: tau, about where its
+    integrand at t = 0 is least; about the standard deviation of the total loss L under P tilted by e^{tau L}; and a
+    shift > 0 for which Chernoff's bound at tau + shift allows about the widest step in t. With any other tau and shift
+    > 0 bounds are true, too, but need more nodes. Raises `_Unfit` if it finds no such numbers."""
     spreads = [n * law.rate**2 * math.expm1(min(1 / law.noise**2, 50.0)) for law, n in parts]
     variance = math.fsum(v * (4 if law.kind == "replace" else 1) for (law, _), v in zip(parts, spreads, strict=True))
     normal, centre = variance, epsilon - variance / 2

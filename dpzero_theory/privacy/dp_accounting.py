@@ -124,7 +124,7 @@ def _parts(event: Any, relation: Relation, count: int) -> Iterator[Step | None]:
 
 
 def _release(whole: Any, noisy: Any, relation: Relation, count: int, drawn: Sampling) -> Step | None:
-    # `whole`, the event that contains `noisy`, is named by the error for noise that is not known
+    # `count` steps with the noise of the event `noisy`, or None for no noise; errors name `whole`, which contains it
     kind, unit, numbers = type(noisy).__name__, getattr(noisy, "sensitivity", 1), 1
     if unit % 1:
         raise _Unsupported(whole, f"{kind} with a sensitivity of {unit!r}, which is not whole")

@@ -38,10 +38,10 @@ _MOST_OF_ONE = 2**17  # cells are so wide that one release's losses fill at most
 _MANY, _OMITTED, _OF_ONE, _SHORTER, _FEW = 4, 1e-6, 1e-5, 3.0, 30
 """Large losses are composed separately (`_Apart`) if the grid gets shorter by the factor `_SHORTER`. One release has a
 large loss with probability at most `_OF_ONE`, and more than `_MANY` of all releases have one with about the probability
-`_OMITTED` times delta. If a law has more than `_FEW` releases, laws with fewer releases are not split."""
+`_OMITTED` times delta. Losses of laws with at most `_FEW` releases all count as small, unless no law has more."""
 _SELDOM, _KNOWN = 1e-9, 1e-3
-"""In `_Apart`: losses so far below 0 that they have only the probability `_SELDOM` are raised. For lower bounds a point
-of the distribution of the total of small losses is used only if its relative error is below `_KNOWN`."""
+"""In `_Apart`: the least losses, of probability `_SELDOM` in all releases, are raised to the smallest other one. For
+lower bounds a value of the total of small losses is used only if its probability is known to a relative `_KNOWN`."""
 _BLOCKS, _MERGED = 256, 16  # blocks of outcomes (upper bounds), outcomes of a block (lower): each has one error bound
 _NEAR_MOST = 20.0  # near the largest total loss the tilt is at most this over that loss
 _REACH = 25.0  # a composition for one epsilon bounds delta from that epsilon minus this/(1 + tau) on
@@ -50,8 +50,8 @@ _COARSE, _STUCK, _NOTHING = 0.05, 0.3, 0.9
 ends once more points hardly narrow the bounds; above `_NOTHING` 16 times as many points are tried."""
 _ROUGH_LAW = 0.1  # If a smaller relative width is wanted, no law takes its rough form (`Law.refined`).
 _Sketches = Sequence[tuple[int, Array, Array]]
-"""For each law of a composition the number of its releases, and what `Law.sketch` returns: losses, log
-probabilities."""
+"""For each law of a composition: the number of its releases, its losses, and the logs of their probabilities under P,
+as in `Law.sketch`."""
 _Cut = Sequence[tuple[Cells, int]]  # for each law of a composition its cells and the number of its releases
 _NEARER = np.geomspace(0.75, 1.33, 9)  # factors on the best one of `TILTS`, to look for a better tilt near it
 
@@ -220,8 +220,8 @@ class _Curve:
     @np.errstate(over="ignore", invalid="ignore")
     def _compose_below(self, bottom: float) -> None:
         # Compose the laws that are dominated, on a grid that begins at the loss `bottom`. For each integer k of the
-        # grid `_kept` becomes a lower bound on P(S >= k), with S as in `lower`, and `_taken` an upper bound on Q(S >=
-        # k) e^centre, both in units of e^_log_below; `centre` is the epsilon for which this object is made.
+        # grid `_kept` becomes a lower bound on P(S >= k), and `_taken` an upper bound on Q(S >= k) e^centre, both in
+        # units of e^_log_below; S is the sum that `lower` explains, `centre` the epsilon for which this object is made.
         tau, width, centre = self.tau, self._width, self._centre
         offset = _offset(self._sketches, self._laws, width, tau)
         start, p, log_p, error_p, tail_p = self._composed("p", bottom - offset)
@@ -265,7 +265,7 @@ class _Apart:
         seldom = (math.factorial(_MANY + 1) * _OMITTED * delta) ** (1 / (_MANY + 1))
         seldom = min(seldom, _OF_ONE * min(n for _, n in many))
         cut, most = float(losses[order][np.sum(chance <= seldom) - 1]), max(law.largest(z) for law, _ in many)
-        # Losses far below 0 are as seldom, and lengthen the grid as much; raised to `least` they hardly change delta.
+        # The smallest losses are seldom, too, and lengthen the grid; raised to `least` they hardly change delta.
         below = int(np.sum(np.cumsum(each[order[::-1]]) <= _SELDOM))
         least = float(losses[order[::-1]][min(below, len(order) - 1)])
         small = [(n, np.maximum(loss, least)[loss <= cut], log_mass[loss <= cut]) for n, loss, log_mass in whole]
@@ -281,7 +281,7 @@ class _Apart:
         rare, mass = _large(many, z, (cut, most), min(points, 2**14), self._left)
         # With one law of n releases, k of them can be chosen in n (n - 1) ... (n - k + 1)/k! ways, here without n^k:
         # the law `rare`, which is taken k times, has probabilities that are n times those of one release. Lower bounds
-        # of more than one large loss lack `sure` small losses, which must be few against n.
+        # count up to `sure` large losses, beside which `sure` releases of each law are left out: few against n.
         single, n = len(many) == 1, many[0][1]
         ways = [math.prod(1 - i / n * single for i in range(k)) / math.factorial(k) for k in range(_MANY + 1)]
         sure = _MANY if single and n > 250 * _MANY else 1
@@ -320,7 +320,7 @@ def _large(parts: Parts, z: float, span: tuple[float, float], count: int, left: 
     each += left + max(law.infinite for law, _ in parts) + 1e-9
     if not (mass := float(np.sum(upper))) + each < 0.1:
         raise OverflowError("losses that are not seldom large")
-    # The composition gives each release with a large loss a small one too, for which `more` makes up.
+    # For upper bounds a release with a large loss also gets a small one, for which the large one is raised by `more`.
     more = -math.log1p(-each)
     q *= np.exp(-at * width) * (1 + 4 * UNIT * (1 + span[1]))
     seen, known = upper > 0, (p > 0) & (q > 0)
@@ -333,10 +333,10 @@ def _total(
     delta: float, without: int, ends: Ends,
 ) -> FinitePair:  # fmt: skip
     # The law of the total of all small losses, those up to the upper end of `span`; losses below its lower end are
-    # raised to it. The sketches `small` of these losses choose the grid of `points` points, on which the total is
-    # composed with the tilt `tau`, which the result no longer has. Up to `without` releases have a large loss in place
-    # of a small one: for lower bounds so many releases of each law are left out; for upper bounds none, since more
-    # releases only cost more, or one if there is a single law, since then a release of it has a large loss.
+    # raised to it. The total is composed with the tilt `tau`, which the result no longer has, on a grid of `points`
+    # points, chosen by the sketches `small` of the small losses. If some releases have a large loss in place of a small
+    # one, `without` > 0: for lower bounds so many releases of each law are left out; for upper bounds one if there is a
+    # single law, else none, as more releases only cost more.
     low, high, up, _ = window(_tilted(small, tau), min(math.log(delta), -16.0) - 20.0)
     least, _, _, down = window(_tilted(small, 0.0), -60.0)
     low = min(low, least)
@@ -361,8 +361,8 @@ def _total(
 
     offset = _offset(small, laws, width, tau)
     loss, mass, wrong, beyond = composition("upper", low, tau, int(without > 0 and len(parts) == 1))
-    # The errors of a block of outcomes have at most the norm `wrong`, so the sum of at most this times the root of the
-    # block's length. It is counted at the block's largest loss.
+    # The errors of a block of outcomes have at most the Euclidean norm `wrong`, so their sum is at most `wrong` times
+    # the square root of the block's length. It is added at the block's largest loss.
     block = max(points // _BLOCKS, 1)
     mass[block - 1 :: block] += math.sqrt(block) * wrong[::block]
     mass = np.minimum(mass * (1 + relative), 1.0)
@@ -372,7 +372,7 @@ def _total(
     loss += 1.01 * math.fsum(n * c.slip for c, n in laws)
     if ends == "upper":
         return FinitePair(loss, mass, infinite, np.zeros(0), np.zeros(0))
-    # Merged outcomes tell less, and have smaller errors. Those that are mostly rounding error are left out.
+    # Merging outcomes can only lower delta, and makes errors smaller. Merged ones with large errors are left out.
     p, less = merged(*composition("p", low - offset, tau, without))
     q, more = merged(*composition("q", low - offset, 1 + tau, without))
     seen = (_KNOWN * p > less) & (_KNOWN * q > more) & np.isfinite(q)
@@ -445,7 +445,7 @@ def _largest(makes: Sequence[_Make], wanted: float, ends: Ends, known: float, fa
 
 
 def _lacking(bounds: Bounds, ends: Ends) -> tuple[float, float]:
-    # A pair that is smaller for better bounds: their width, and then the better end of those that the caller uses
+    # A pair that sorts better bounds first: their width, then minus the lower bound if only that is used, or the upper
     return min(_width(bounds), _NOTHING), -bounds.lower if ends == "lower" else bounds.upper
 
 
@@ -529,8 +529,8 @@ def delta_bounds(
 
 
 def _guess(parts: Parts, epsilon: float) -> float:
-    # About delta, by Chernoff's bound for shortened laws. It serves only to choose a grid, so its error does not affect
-    # any bound.
+    # About delta, by Chernoff's bound for rough forms of the laws (`Law.like`, `Law.sketch`). It only serves to choose
+    # a grid, so its error does not affect any bound.
     tiny = 1e-20 / _LEFT_OUT
     alike = [(law.like(), count) for law, count in parts]
     laws = _refined(tuple((law, n * count) for (law, n), count in alike), tiny, _FEWEST, _ROUGH_LAW)
@@ -573,7 +573,7 @@ def _root(parts: Parts, delta: float, lower_at: float, wanted: float) -> _Make:
             start = 0.95 * chernoff_epsilon([(count, *law.sketch(z)) for law, count in laws], delta)
         laws, at = _refined(parts, delta, points, wanted), start
         for _ in range(8):
-            # The search for either end begins at the upper one.
+            # The upper bound on epsilon is always computed, as the search for the lower one begins at it.
             curve = _made(made, laws, at, delta, points, "upper" if ends == "upper" else "both")
             if curve.known > 0 and curve.upper(curve.known) <= delta:  # the root is below its epsilons
                 upper, at = curve.known, 0.8 * curve.known

@@ -41,7 +41,7 @@ _KERNEL = 2
 _RATIO = 1e-12  # for noise too small for tau = `_KERNEL`, a tau is chosen for which `_discrete_gap` is about this
 _SAME = 2.0**-46
 """If (tau/sigma)^2 is at most this number, discrete Gaussian noise of sigma lattice units is accounted as continuous
-noise with the same multiplier. The two multipliers that bound the cost then differ by less than a relative 1e-14."""
+noise of the same multiplier. The smaller and larger ones that bound its cost are within a relative 1e-14 of it."""
 _PURE_ROUNDING = 1e-11  # a bound on the relative rounding error of an epsilon at delta = 0
 _FORMULA_ROUNDING = 1e-12  # a bound on the relative rounding error of the formulas of Laplace noise
 _LARGEST = 700.0  # the largest a = 1/noise_multiplier of Laplace noise with sampled batches: e^a must be a float
@@ -222,8 +222,8 @@ class DiscreteGaussian(_OnLattice):
         """Bounds the privacy cost of all steps of `step` by the costs of continuous Gaussian noise with a slightly
         smaller (upper bound) and a slightly larger standard deviation (lower bound). Data sets differ in up to `size`
         records, and the larger one has `n`; None for `n` means any number. Returns an infinite cost if the noise is too
-        small for this comparison (less than 2.43 to 4 integers), or if `size` > 1 and the law has a fixed number of
-        integers to the clip."""
+        small for this comparison (below 2.43 integers for one released number, up to 4 for many), or if `size` > 1 and
+        the clip is a fixed number of integers (`levels` > 0)."""
         s, numbers = step.noise, step.steps * step.coordinates
         if s < _least_multiplier(self._units, numbers) or (size > 1 and self.levels):
             return UNKNOWN
@@ -241,8 +241,8 @@ class DiscreteGaussian(_OnLattice):
     def scale(self, noise_multiplier: float, levels: int) -> int:
         if self.levels:
             return super().scale(noise_multiplier, levels)
-        # The smallest integer sigma for which sigma^2 - tau^2 is at least the variance of the continuous noise that
-        # the accountant assumes.
+        # The smallest integer sigma for which sigma^2 - `_KERNEL`^2 is at least the variance of the continuous noise
+        # that the accountant assumes, the multiplier times `levels`, squared.
         variance = (Fraction(noise_multiplier) * levels) ** 2 + _KERNEL**2
         return math.isqrt(math.ceil(variance) - 1) + 1
 
@@ -324,7 +324,7 @@ def _kernel(sigma: float, numbers: int) -> float:
 
 
 def _least_multiplier(levels: int, numbers: int) -> float:
-    # Discrete noise is compared with continuous noise if sigma >= 2 tau, with the tau of `_kernel` for small sigma
+    # The least multiplier at which discrete noise is compared with continuous noise: its sigma is 2 tau (`_kernel`).
     return 2 * _kernel(1.0, numbers) / levels
 
 
@@ -334,7 +334,7 @@ def _discrete_gap(numbers: int, tau: float = _KERNEL) -> float:
     second is Gaussian of variance sigma^2 - tau^2, after which the noisy sum y is rounded to an integer x with
     probability proportional to e^(-(x - y)^2/(2 tau^2)). `tau` >= 1/2 and sigma are in lattice units."""
     r = math.exp(-2 * math.pi**2 * check.real("tau", tau, at_least=0.5) ** 2)
-    # kappa bounds the relative error with which the probabilities of the rounding are normalised.
+    # For all y the sum of e^(-(x - y)^2/(2 tau^2)) over integers x is 1 - kappa to 1 + kappa times the same number.
     kappa = 2 * r / (1 - r**3)  # at least 2 times the sum of r^(j^2) over j >= 1, since j^2 >= 1 + 3 (j - 1)
     return numbers * 2 * math.atanh(kappa) * (1 + 1e-12)
 

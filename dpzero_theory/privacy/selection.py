@@ -3,9 +3,9 @@
 Each run returns an outcome and a score. The number K of runs is geometric with mean m: P(K = k) = (1 - 1/m)^(k - 1)/m
 for k >= 1. Only the outcome with the highest score is released, neither K nor the other outcomes (Liu and Talwar 2019;
 Papernot and Steinke 2022). Each run may first choose its settings at random from a public list. If one run is (x,
-delta(x))-DP for every x >= 0, the release is (epsilon, m delta(e))-DP for any e, b >= 0 with
+delta(x))-DP for every x >= 0, the release is (epsilon, m delta(a))-DP for any a, b >= 0 with
 
-    epsilon = e + 2 log(e^b + (m - 1) delta(b)).
+    epsilon = a + 2 log(exp(b) + (m - 1) delta(b)).
 
 The proof is in laws/derivation.md, section 11. Equal scores must be decided at random.
 """

@@ -82,9 +82,9 @@ def approximate(epsilon: float, delta: float = 0.0, *, steps: int = 1, relation:
     d = check.real("delta", delta, at_least=0, below=1)
     if e == d == 0:
         raise ValueError("epsilon or delta must be positive; got 0 and 0, a step that shows nothing")
-    # The costliest such mechanism has an infinite loss with probability d, and else the losses e and -e with
-    # probabilities in the ratio e^e to 1 (Kairouz, Oh and Viswanath, arXiv 1311.0776). Its pair is the same for both
-    # orders of neighbouring data sets.
+    # The costliest such mechanism has an infinite loss with probability delta, and else the losses epsilon and -epsilon
+    # with probabilities in the ratio e^epsilon to 1 (Kairouz, Oh and Viswanath, arXiv 1311.0776). Its pair is the same
+    # for both orders of neighbouring data sets.
     p = np.array([(1 - d) / (1 + math.exp(e)), (1 - d) / (1 + math.exp(-e)), d])
     losses, q = np.array([-e, e, math.inf]), np.array([p[1], p[0], 0.0])
     losses[:2] += 1e-15 * e

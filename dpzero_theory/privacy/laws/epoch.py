@@ -28,12 +28,12 @@ from dpzero_theory.privacy.laws.gaussian import Gaussian
 from dpzero_theory.privacy.laws.law import CDF_ERROR, UNIT, Law, log_law, normal_mass
 
 LEAST_EPOCH_NOISE = 0.1
-"""The smallest noise multiplier s that this module accounts. With less, the density ratios of outputs, which are
-e^{1/(2 s^2)} and more, would need too long a grid."""
+"""The smallest noise multiplier s for which this module bounds the cost of an epoch. With less, the density ratios of
+outputs, which are e^{1/(2 s^2)} and more, would need too long a grid."""
 _LONGEST, _LONGEST_CAREFUL, _FINER = 2**19, 2**17, 400
 """The most cells of a grid, beyond which OverflowError is raised, as it would take seconds: `_LONGEST`, or
-`_LONGEST_CAREFUL` in a second attempt after too large errors. In sums for two values of a record (replace-one) `_FINER`
-is about the number of cells, at `ratio` 1, from 0 to the largest value that matters."""
+`_LONGEST_CAREFUL` in a second attempt after too large errors. `_Grid` narrows its cells if most values are small, but
+not below `ratio`/`_FINER` times the largest value that matters."""
 _MISPLACED = 2e-13
 """A bound on the probability that is put into a wrong cell because an end of a cell is rounded, relative to the normal
 tail probability from that cell outward."""
@@ -43,13 +43,12 @@ _FOLDED, _FOLDED_ONCE = -30.0, -18.0
 """About the log of the share of a tilted sum that may lie beyond the grid: `_FOLDED` if errors must be small, else
 `_FOLDED_ONCE`."""
 _REACH, _FARTHER = 10, 4
-"""Outputs count up to `_REACH` standard deviations of the noise from the means, or to this plus a multiple of
-`_FARTHER`. With few such distances cached results serve many calls."""
-_RATIO = 0.012
+"""For upper bounds: outputs are told apart up to `_REACH` standard deviations of the noise beyond their means, or, if
+that leaves out too much, up to the next of `_REACH` + `_FARTHER`, `_REACH` + 2 `_FARTHER`, ..."""
+_RATIO = 0.012  # the width of the cells of a sum of density ratios in its standard deviations (add-remove, zero-out)
 _COARSE, _LESS_FINE, _FINE = 0.4, 0.15, 0.1
-"""Widths of a grid's cells in standard deviations: `_RATIO` for neighbours with and without the record. For two values
-of a record (replace-one): `_COARSE` for rough bounds; for narrow ones `_LESS_FINE` at noise multipliers up to 0.9 and
-`_FINE` from 1 on."""
+"""Under replace-one, the widths of a grid's cells in standard deviations of what the grid holds: `_COARSE` for rough
+bounds; for narrow ones from `_LESS_FINE` at noise multipliers up to 0.9 down to `_FINE` from 1 on."""
 _NODES, _SHARES = np.polynomial.legendre.leggauss(20)
 """Nodes and weights on [-1, 1] of the Gauss-Legendre rule for the probability of a cell. Its relative error is below
 1e-20 for cells of at most 0.15 standard deviations of the noise (derivation.md, section 7)."""
@@ -58,25 +57,24 @@ _DROPPED, _LOST = 1e-270, 1e-150
 """Probabilities of sums below `_DROPPED` are dropped. All dropped ones together are at most `_LOST` under P and under
 Q."""
 _FEW_POINTS, _POINTS, _MANY_POINTS = 2**12, 3000, 2**16
-"""Grid points for the sum of an epoch's losses, for lower bounds: `_POINTS` times the square root of the number of
-steps, where cells lose (22/3000)^2/12 of the variance, but from `_FEW_POINTS` to `_MANY_POINTS`."""
+"""For lower bounds: a grid for the total loss of an epoch has `_POINTS` times the square root of the number of released
+steps as its points, rounded up to a power of 2, but at least `_FEW_POINTS` and at most `_MANY_POINTS`."""
 _EVENTS = expit(np.linspace(-80.0, 30.0, 2000))
 """The probabilities under P of the events {sum above a level} that lower bounds use."""
 _FARTHEST_OF_GRID = 11.0
-"""For lower bounds: the grid of an epoch's total loss reaches this many standard deviations from the mean, and the
-outputs of a step from theirs."""
+"""For lower bounds: losses of a step are told apart for outputs up to this many standard deviations of the noise beyond
+-1 and 1, in clips, and a grid is for total losses up to about this many of their standard deviations from the mean."""
 _TILTS_BELOW = 0.5, 4.0
 """For lower bounds the probabilities of a sum S under P are multiplied by e^{tilt S} with each of these tilts. The
 larger one makes those of rare events more accurate, and others less."""
 _REMOVED, _REPLACED = [-0.25 * j for j in range(8)], [0.45 * j for j in range(-1, 7)]
-"""The constants c to try for lower bounds, with logit(c) = log(c/(1-c)) and a record in k of t steps. Each number is
-logit(c) - logit((k-1)/t) in units of 1/s, with noise multiplier s, or for k = 1 logit(c) - log(1/t) in units of
-2/min(s, 1). The first list is for relations in which the record is present or absent, the second for replace-one."""
+"""The values of the argument `shift` of `_family` that `_best_shifts` tries: `_REMOVED` for relations in which a record
+is present or absent, `_REPLACED` for replace-one."""
 _LEVELS = np.concatenate([[0.0], np.geomspace(1e-3, 100.0, 60)])
 _SAME, _LEAST_GAP, _NOISES = 1e-3, 1e-20, 8
-"""Constants c are chosen so that at each loss of `_LEVELS` one of them has about the largest divergence on a rough
-grid, to a relative `_SAME`; divergences below `_LEAST_GAP` are ignored. The choice is shared by all noise multipliers
-that round to the same power of 2^(1/`_NOISES`)."""
+"""`_best_shifts` chooses shifts such that at each epsilon of `_LEVELS` one of them gives the largest lower bound on
+delta on a rough grid, up to a relative `_SAME`; bounds of at most `_LEAST_GAP` are ignored. The choice is shared by all
+noise multipliers that round to the same power of 2^(1/`_NOISES`)."""
 _LEAST_CHANCE = 1e-18
 """If the probability that the record is in j of the released steps is below this number, that j is left out: under P
 its probability is dropped, and under Q it is added to the bounds."""
@@ -198,7 +196,7 @@ class _Mesh:
 
     def widths(self, u: Array) -> Array:
         s, steps = self.s, self.steps
-        # The standard deviation is that of terms cut off where one of them lies with a probability of only 0.02.
+        # The standard deviation leaves out outputs so large that any step has one with a probability of at most 0.02.
         z = max(-float(ndtri(0.02 / steps)), 3.0)
         variance = math.exp(1 / s**2) * ndtr(z - 2 / s) - 2 * ndtr(z - 1 / s) + ndtr(z)
         deviation = math.sqrt(steps * max(variance, min(1 / s**2, 1.0) / 8))
@@ -241,7 +239,7 @@ def _one_step(mesh: _Mesh, reach: float) -> tuple[_Levels, float]:
     weights[2:] = density @ up
     weights[1:-1] += density @ (-np.expm1((beyond - ratio) / s) / -math.expm1(-ratio / s))
     y = np.concatenate([[0.0], np.exp((2 * x - 1) / (2 * s * s))])
-    # Outputs below the first cell have a Y between 0 and that at its end, and the mean of Y over them is known.
+    # Outputs below the first cell count as Y = 0, and as the least Y > 0 with the weight that keeps their mean of Y.
     weights[0], weights[-1] = ndtr(x[0] / s), weights[-1] + ndtr(-x[-1] / s)
     weights[1] += ndtr((x[0] - 1) / s) / y[1]
     most = float(x[-1] / s)
@@ -310,7 +308,8 @@ class _Grid:
         near = math.sqrt(float(tilted[best] @ (clipped - middle) ** 2 / total[best]))
         ratio = max(ratio, 32 * root / _LONGEST)
         self.width = ratio * min(max(deviation, beyond * min(s / 8, 0.3) / root), near)
-        # `size` is Y where Y = a Y': with little noise most values are so small, far below their deviation.
+        # With little noise |V| is mostly far below V's standard deviation, so cells are narrowed. `size` is Y where Y =
+        # a Y', or 1 if that is larger.
         size = max(math.sqrt(a) * math.exp(-1 / (2 * s * s)), 1.0)
         self.width = min(self.width, max(ratio * size * root, ratio * largest / _FINER))
         if not self.width > 0:
@@ -337,9 +336,9 @@ class _Grid:
             return np.asarray(self.s**2 * np.log(np.where(z > 0, (z + root) / 2, 2 * product / (root - z))) + 0.5)
 
     def tilt(self, careful: bool) -> tuple[float, float]:
-        # Any tilt theta > 0 is correct, and so is any share of the sum's tilted law that the grid may leave out. With
-        # `careful` rounding errors are about the least possible; else they are at most about e^9 times as large, and
-        # the grid is about the shortest.
+        # Returns a tilt theta > 0, and the log of the share of the tilted sum that the grid may leave out; any numbers
+        # are correct. If `careful`, rounding errors are about the least possible. Else they are at most about e^9 times
+        # as large, and the grid is about the shortest.
         best = int(np.argmin(self.error))
         if careful:
             return float(self.thetas[best]), _FOLDED
@@ -445,9 +444,9 @@ def dominating_pairs(
         epoch: the number of steps of a whole epoch.
         released: how many steps of the epoch are released.
         replaced: True if the record has the opposite contribution under Q, False if it has none.
-        reach: how many standard deviations of the noise from their means outputs are told apart; any number is correct.
-            The probability that outputs above 1 + reach s add to P counts as infinite loss; if `replaced`, that of
-            losses larger than outputs within reach can have.
+        reach: outputs are told apart up to this many standard deviations of the noise beyond their means; any number is
+            correct. The probability under P that the record's step has an output above 1 + reach s counts as an
+            infinite loss; if `replaced`, so do losses that are larger than outputs within reach can have.
         near: how many standard deviations from the middle the cells get wider. The middle is the mean of the sum over
             the steps of a step's density ratio (with the record over without); if `replaced`, a loss of 0.
         ratio: about the width of cells of that sum, or if `replaced` of that loss, in its standard deviations. The

@@ -64,8 +64,8 @@ class FinitePair(Law):
         return most + 1e-12 * abs(most) if math.isfinite(most) else most
 
     def _within(self, z: float) -> tuple[Array, Array, Array, Array]:
-        # `loss`, `mass`, `p` and `q` without the outcomes with the largest losses, which have at most the probability
-        # Phi(-z) under the first pair's first law, Phi being the normal distribution function
+        # `loss`, `mass`, `p` and `q` without the outcomes with the largest losses, whose `mass` is at most Phi(-z) in
+        # all, Phi being the normal distribution function
         kept = max(int(np.sum(np.cumsum(self.mass[::-1])[::-1] > float(ndtr(-z)))), 1)
         near = np.log(self.p) - np.log(self.q) <= (self.loss[kept - 1] if kept < len(self.loss) else math.inf)
         return self.loss[:kept], self.mass[:kept], self.p[near], self.q[near]
@@ -94,7 +94,7 @@ class FinitePair(Law):
         count = max(int(at.max(initial=0)) for at, _ in terms) - first + 1
         if count > _MOST_CELLS:
             raise OverflowError("too many cells")
-        # Upper ends must not depend on whether the pair for lower ends is there, so its weights have no part in this.
+        # The scale depends on `mass` alone, so that upper bounds do not depend on whether there are `p` and `q`.
         log_scale = max(float(np.max(log_weight, initial=-math.inf)) for _, log_weight in terms[:2])
         log_scale = log_scale if log_scale > -math.inf else 0.0
         below, above, kept_p, kept_q = (

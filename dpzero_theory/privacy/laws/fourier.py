@@ -118,16 +118,18 @@ def _compose(spectra: Sequence[_Spectrum], mixture: Mixture, start: int) -> tupl
 
 @dataclass(frozen=True)
 class Sum:
-    """The distribution of a sum S of independent variables on a grid, multiplied by e^{theta S} and scaled to the sum
-    1, with bounds on its errors; made by `sums`. `excess` bounds E max(S - x, 0), and `tails` bounds P(S >= x)."""
+    """The distribution of a sum S of independent variables at the rising, equally spaced values `at`; made by `sums`.
+    The entries of `law` are its probabilities times e^{theta S - log_scale}, theta >= 0, and sum to 1; `beyond` bounds
+    what part of them belongs to values outside `at`. `error` bounds the Euclidean norm of their errors by the Fourier
+    transform, `wrong` the relative errors by rounding of the variables' probabilities."""
 
-    theta: float  # the tilt, >= 0; above 0 for `excess`
-    at: Array  # the values of the sum, equally spaced, in rising order
-    law: Array  # their weights
-    log_scale: float  # the log of the factor by which the weights were divided
-    error: float  # a bound on the Euclidean norm of the weights' errors by the transform
-    beyond: float  # a bound on the tilted mass that is not on the grid
-    wrong: float  # a bound on the relative error of every weight by the rounding of its inputs
+    theta: float
+    at: Array
+    law: Array
+    log_scale: float
+    error: float
+    beyond: float
+    wrong: float
 
     def _relative(self, exponent: float) -> float:
         # A bound on the relative error of weights from which the tilt is removed, by a factor of at most e^|exponent|
@@ -272,7 +274,7 @@ def sums(
         products: for each sum its tilt theta >= 0 (> 0 for `Sum.excess`): its weights are multiplied by e^{theta
             value}, which makes errors small relative to tail probabilities; the weights of each variable at these
             values, before this multiplication; and a `Mixture`, in which all sums have the same total number of copies.
-        log_folded: the log of about the share of a tilted sum that may be outside the grid, < 0.
+        log_folded: the log, < 0, of about the share of each tilted sum for which the grid has no room (`Sum.beyond`).
         longest: the most cells of the grid.
     """
     z, made = np.asarray(points * width, dtype=np.float64), []
@@ -286,7 +288,7 @@ def sums(
         found = window([(*sketched(z, law, _SKETCH), 0) for law in laws], log_folded, tilted)
         size_of_logs = max(float(np.asarray(counts) @ np.abs(totals)) for _, counts in mixture)
         made.append((theta, laws, tilted, log_scale, size_of_logs, found))
-    # The grid is a little wider than the ranges, which were chosen with coarsened laws, as those spread a little less.
+    # Coarsened laws, with which the ranges were chosen, spread a little less, so the grid is made a little wider.
     low, high = (pick(found[k] for *_, found in made) for k, pick in enumerate((min, max)))
     start, last = math.floor((low - 0.01 * (high - low)) / width), math.ceil((high + 0.01 * (high - low)) / width)
     size = max(2 ** math.ceil(math.log2(last - start + 1)), 64)

@@ -24,15 +24,14 @@ from scipy.special import log_ndtr
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.laws.law import EVERY, LOG_SQRT_2PI, UNIT, Cells, Law, Span, log_mixed
 
-_RULES = {count: np.polynomial.legendre.leggauss(count) for count in (2, 4)}
-_POINTS, _WEIGHTS = _RULES[4]
-"""Gauss-Legendre rules on [-1, 1], with 2 nodes for very short intervals and with 4 (`_POINTS`) for short ones."""
+_RULES = {count: np.polynomial.legendre.leggauss(count) for count in (2, 4)}  # Gauss-Legendre rules on [-1, 1]
+_POINTS, _WEIGHTS = _RULES[4]  # their nodes and weights
 _RULE_ERROR = 1e-13
-"""A bound on the relative error of the Gauss-Legendre rules `_RULES` for normal densities on such intervals, of at most
-1/50 of a standard deviation (derivation.md, section 3)."""
+"""A bound on the relative error of the rules `_RULES` for the probabilities of the intervals that `Gaussian._nodes`
+makes (derivation.md, section 3)."""
 _MOST_PIECES = 2**19  # the largest number of pieces into which a line of outputs is cut
 _MOST_FROM_ZERO = 2**50
-"""The largest absolute loss, in half cells of the grid. The rounding error of a larger one is not small in a cell."""
+"""The largest absolute loss, in half cells of the grid; rounding may move a larger one by over 1/8 of a half cell."""
 _SKETCHED = 1600  # the number of outputs of a sketch (`Law.sketch`) on each line or half-line
 _TO_MOMENT, _LARGEST_MOMENT = 250, 1e6
 """For `Gaussian.log_moment`: pieces per standard deviation of the noise, and the largest log moment that is
@@ -55,7 +54,7 @@ _BRANCHES = {
     "replace": (_Branch(1.0, 1.0, 1.0, -math.inf),),
     "fixed-size": (_Branch(1.0, 1.0, 0.0, 0.5), _Branch(0.0, -1.0, 0.0, 0.5)),
 }
-"""For each kind of pair in the module's table the line, or the two half-lines, of outputs."""
+"""For each `Gaussian.kind` the line of outputs, or the two half-lines, on each of which the loss has one formula."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +92,10 @@ class Gaussian(Law):
         return (1 - self.rate) * math.erf(0.5 / (math.sqrt(2) * self.noise)) if self.kind == "fixed-size" else 0.0
 
     def log_mixture(self, x: Array) -> Array:
-        """Returns log A(x) = log(1 - q + q exp((2x - 1)/(2 s^2))) at an array x of outputs in the units of s = `noise`,
-        with q = `rate`. A is the density of an output with the record, which moves its mean by 1 with probability q,
-        over the density without the record. Its relative error is small where log A is near 0, and its absolute error
-        elsewhere."""
+        """Returns log A(x) = log(1 - q + q exp((2x - 1)/(2 s^2))) at the outputs `x`, in the unit of s = `noise`, which
+        is one or two clips; q is `rate`. A is the density of an output with the record, which moves its mean by 1 with
+        probability q, over the density without the record. The relative error of log A is small where it is near 0,
+        and its absolute error elsewhere."""
         return log_mixed(self.rate, np.asarray((2 * x - 1) / (2 * self.noise**2)))
 
     def losses(self, branch: _Branch, x: Array) -> tuple[Array, Array]:

@@ -80,8 +80,8 @@ def normal_mass(low: Array, high: Array) -> tuple[Array, Array]:
 
 
 _SECANTS, _AIMED = 6, 5
-"""In `crossing`: the number of outward steps whose lengths are chosen by secants, after which each is at least twice as
-long as the last one; and the number of points that are chosen with regard to `aim`."""
+"""In `crossing`: in its first `_SECANTS` calls of the function an outward step may be as short as a secant says, later
+ones are at least twice as long as the last; in its first `_AIMED` calls a step may be below `share`, to meet `aim`."""
 TILTS = np.geomspace(1e-3, 1e5, 56)  # values of tau > 0 among which the best is sought, to bound delta (`log_c`)
 
 
@@ -251,7 +251,7 @@ class Law:
     def refined(self, points: int, z: float) -> "Law":
         """Returns the law to use instead of this one on a grid of `points` total losses, for outputs up to `z` standard
         deviations of the noise beyond their means. Most laws return themselves. A law that is slow to compute returns
-        one that bounds delta from the same side, less narrowly for few points."""
+        one that bounds the delta of the release from the same side, above or below, and for few points more roughly."""
         return self
 
     def like(self) -> "tuple[Law, int]":

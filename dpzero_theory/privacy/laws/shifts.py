@@ -32,19 +32,19 @@ LEAST_LAPLACE = 1 / 300  # the least s of Laplace noise; losses are up to 2/s = 
 LEAST_DISCRETE = 0.05  # the least s of Gaussian noise on integers: a clip is 20 times s: it hides nothing
 WIDEST = 2.0**8  # the largest sigma of noise on integers that is summed integer by integer, not taken as continuous
 LEAST_ZEROED, MOST_ZEROED = 0.05, 2.0**40
-"""For `zeroed_pairs`: the smallest noise s, and the largest s/q for a sample rate q; with more, the privacy losses of
-neighbouring intervals of outputs are equal."""
+"""For `zeroed_pairs`: the smallest standard deviation s of the noise in clips, and the largest s/q for a sample rate q;
+with more, the privacy losses of neighbouring intervals of outputs are equal."""
 _FEW_ERROR, _MANY_ERROR = 32 * UNIT, 1e-11
-"""Bounds on rounding errors, of a probability relative to it and of a privacy loss relative to 1 plus its size:
-`_FEW_ERROR` for at most two shifts, `_MANY_ERROR` for more, where log p_j is a sum of terms of up to 2e4."""
+"""The units in which `_Noise.mixed` and `_Noise.losses` bound rounding errors of probabilities and of privacy losses:
+`_FEW_ERROR` for at most two shifts, `_MANY_ERROR` for more, whose probabilities are less accurate."""
 _NEGLIGIBLE = 1e-300  # added to each mass's error, for rounding of numbers below the least normal float
 _SELDOM = 1e-40  # outputs are cut into narrow intervals up to the largest shift that has at least this tail probability
 _NEAR, _FAR, _FARTHEST = 9.0, 38.0, 37.5
 """Intervals of outputs are narrow within `_NEAR` standard deviations of the noise around the likely means, and wide up
 to `_FAR` of them beyond all means. Integers are summed up to `_FARTHEST` sigma from a mean."""
 _NARROW, _WIDE, _MOST_INTERVALS = 250, 10, 20_000
-"""Narrow and wide intervals per standard deviation of the noise, and the most narrow intervals. If more would be
-needed, the narrow ones are made wider."""
+"""`NormalNoise.cuts` makes `_NARROW` intervals of outputs per standard deviation of the noise where outputs are likely,
+but at most `_MOST_INTERVALS` in all, and `_WIDE` elsewhere."""
 _TO_CLIP, _FEWEST_TO_CLIP = 1500, 64  # with Laplace noise a clip has 1500 intervals; 3000/k, >= 64, for k records
 
 _Mixture = tuple[tuple[float, float], ...]  # the law of a random shift c >= 0 in clips: pairs (c, log probability)
@@ -86,8 +86,8 @@ class _Noise(ABC):
 
     @abstractmethod
     def masses(self, first: Array, last: Array, centre: float) -> tuple[Array, Array]:
-        """Returns the probabilities of the intervals of outputs from `first` to `last`, in clips (`IntegerNoise`:
-        integers), for noise with this `centre`, in clips; and bounds on the absolute errors of the probabilities."""
+        """Returns the probabilities of intervals of outputs from `first` to `last` (as in `cuts`), both included, for
+        noise with this `centre`, in clips; and bounds on the absolute errors of the probabilities."""
 
     @abstractmethod
     def log_ratio(self, x: Array, centre: float) -> Array:
