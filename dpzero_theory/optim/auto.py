@@ -9,13 +9,13 @@ norm of a record's gradient, the settings are
     K; T and the batch     min(16, d); the first of `_LENGTHS` with which the run takes at most ten minutes, such as
                            1,000 steps with n/16 records each, or the last; K = 4 in a run that takes more even then
 
-Public records give G; the smoothing lambda, the largest of three whose halving changes differences by at most 1%, or a
-larger one if the start of the run would warn of rounding; how many records and points fit into one pass; and the factor
-f. Short runs on half of the public records, with the noise of a private run of that length, try several f and are
-compared by the loss on the other half. Whether the first one learns, stands still or diverges says where to look for f;
-the next ones differ by factors of sqrt(10). Without public records G, lambda and f are those that did well in earlier
-runs on the same kind of weights (`benchmarks/results`: `llm_directions_total`, `llm_verdicts`, `llm_last_layer`,
-`llm_all_weights`), and a step's time is estimated from the number of weights.
+Public records give G; the smoothing lambda, the largest of three at which halving lambda changes finite differences of
+losses by at most 1%, or a larger one if rounding is large; how many records and shifted weights fit into one pass; and
+the factor f. Short runs on half of the public records, with the noise of a private run of that length, try several f
+and are compared by the loss on the other half. Whether the first run learns, stands still or diverges says where to
+look for f; later runs vary f by factors of sqrt(10). Without public records G, lambda and f are those that did well in
+earlier runs on the same kind of weights (`benchmarks/results`: `llm_directions_total`, `llm_verdicts`,
+`llm_last_layer`, `llm_all_weights`), and a step's time is estimated from the number of weights.
 """
 
 import math
@@ -41,16 +41,16 @@ _RUN = 10.0
 _LENGTHS = ((1000, 16), (250, 4), (62, 4), (62, 16), (62, 64), (62, 256))
 """The pairs (T, n over the expected batch) that are tried, in this order."""
 _LITTLE, _MANY = 300, 64
-"""Below this product of epsilon and n more than 62 steps are not tried; from so many records in a batch on, n/64 and
-n/256 are."""
+"""If epsilon times n is below the first number, no run of more than 62 steps is tried. Batches of n/64 or n/256 records
+are tried only if they have at least as many records as the second."""
 _FEW_DIRECTIONS = 4
-"""K in a run that takes too long with all lengths."""
+"""The most directions in a step of a run that takes too long with each pair of `_LENGTHS`."""
 _STEP = 5e-3  # About how many seconds a step takes beside evaluations
 _LONG = 60  # Given settings with a longer text stand in the program by their names alone.
 _TOKENS, _PIXELS = 64, 1024
 """How many tokens or pixels a record is taken to have where nothing is measured."""
 _ROUNDED = 2e-6
-"""By how much other records move a loss by rounding, if nothing is measured: in float32, for losses up to 10."""
+"""The largest change of a float32 loss up to 10 by rounding, with or without other records, if none is measured."""
 
 
 class _Kind(NamedTuple):
@@ -96,8 +96,8 @@ def choose(
 
     The run is the longest of a few (62 to 1,000 steps) that takes about ten minutes at most. Public records show the
     norm of a record's gradient, from which clip and step size follow, the smoothing, a record's time and, by short
-    runs, a factor of the step size. Without them these are what was good in earlier runs that trained such weights, and
-    the time is estimated from their number. The module is afterwards as it was.
+    runs, a factor of the step size. Without public records these are values that were good in earlier runs on the same
+    kind of weights, and the time is estimated from the number of weights. The module is afterwards as it was.
 
     Args:
         module: the module, whose parameters with requires_grad will be trained.
@@ -112,9 +112,9 @@ def choose(
         comment that says how the settings were chosen, and how much time and memory the run takes.
 
     Raises:
-        ValueError: a given setting is outside its range, or the losses of public records are not finite, or not of one
-            record each.
-        PreconditionError: the losses of half of the public records do not change with the weights.
+        ValueError: a given setting is outside its range, or the losses of public records are not finite, or not one
+            for each record.
+        PreconditionError: the losses of more than half of the public records tried do not change with the weights.
     """
     began = time.monotonic()
     weights = Weights(module, Directions(bytes(16), "gaussian", given.get("shape", "")))
@@ -175,8 +175,8 @@ def _minutes(plan: Plan, seen: "Public | _Tested") -> float:
 def _fitting(
     n: int, settings: Mapping[str, Any], given: Mapping[str, Any], plan: Plan, seen: "Public | _Tested", kind: _Kind
 ) -> tuple[Plan, dict[str, Any]]:
-    # The longest run that takes at most ten minutes, or else the shortest one, with the step size 0 until one is
-    # chosen. Steps, batch, directions and clip stay as they are given; the settings of the others are added.
+    # Returns plan and settings of the longest run that takes at most ten minutes, or else of the last that is tried.
+    # Adds steps, batch, directions and clip that are not given; the step size is 0 until one is chosen.
     most = plan.steps if "steps" in given else 10**9 if isinstance(seen, Public) else kind.steps
     if given["target_epsilon"] * n < _LITTLE:
         most = min(most, 99)
@@ -229,7 +229,7 @@ def _kind(weights: Weights) -> _Kind:
         return _Kind("a normalisation", 1.4, 1e-2, 1.0, 1000)
     if len(matrices) > 4 and weights.d > whole / 2:
         return _Kind("all weights", 30.0, 3e-3, 0.1, 250)
-    # The gradient of a linear layer is the product of its outputs' gradient and its inputs, which are taken to be +-1
+    # The gradient of a linear layer is its outputs' gradient, here of norm 0.7, times its inputs, here all +-1
     columns = max((math.prod(shape[1:]) for shape in matrices), default=weights.d)
     return _Kind("a head or a small model of inputs near +-1", 0.7 * math.sqrt(columns), 1e-2, 1.0, 1000)
 

@@ -170,14 +170,14 @@ class Plan:
                 difference; 0 with difference="exact".
             relation: which data sets are neighbours. They differ in one record, which has another value in one of them
                 ("replace-one"), is missing from one ("add-remove"), or contributes nothing in one ("zero-out").
-            sampling: how batches are drawn, a `Sampling` or its name: "full"; "poisson"; "truncated-poisson:B/n"
-                (Poisson batches of at most B records); "cyclic-poisson:B" (B groups of records take turns);
-                "fixed-size"; or "random-allocation:k" (each record is in k random steps of every m; "random-allocation"
-                means k = 1), where m follows from expected_batch.
+            sampling: how batches are drawn, a `Sampling` or its name: "full"; "poisson"; "truncated-poisson:B/n", such
+                as "truncated-poisson:64/1000" for n = 1000 (Poisson batches of at most B records); "cyclic-poisson:B"
+                (B groups of records take turns); "fixed-size"; or "random-allocation:k" (each record is in k random
+                steps of every m; "random-allocation" means k = 1), where m follows from expected_batch.
             algorithm: the name of a private algorithm in `step.algorithm.ALGORITHMS`; by default "dpzero".
             noise: "gaussian", the default, or "laplace", with which target_delta may be 0.
-            direction: the distribution of the random directions, a name in `sphere.DIRECTIONS` or "low-rank:RANK"; by
-                default "rademacher", random signs.
+            direction: the distribution of the random directions: "rademacher" (random signs, the default), "gaussian",
+                "sphere" or "low-rank:RANK" (on a weight matrix, a sum of RANK outer products of sign vectors).
             directions_per_step: K, the number of directions in a step, from 1 to 2^16; by default 1.
             difference: how a record's differences are computed: "central" (the default) or "forward" finite
                 differences, or "exact" derivatives.
@@ -286,8 +286,8 @@ class Plan:
 
     @cached_property
     def scale(self) -> int:
-        """The standard deviation of Gaussian noise, or scale b of Laplace noise, in integers, on the sums of integers
-        over a batch, rounded up to an integer; 0 for the algorithm "mezo", which adds no noise."""
+        """The standard deviation of Gaussian noise, or scale b of Laplace noise, on a sum that a step releases, in
+        units of clip / 2^30, rounded up to an integer; 0 for the algorithm "mezo", which adds no noise."""
         return int(self.law.scale(self.noise_multiplier, self.rule.levels)) if self.law else 0
 
     @cached_property

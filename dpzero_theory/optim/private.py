@@ -431,7 +431,7 @@ def _points(plan: Plan) -> int:
 
 
 def _default_paid_at_once(plan: Plan, d: int) -> int:
-    # Decides by public numbers alone. A step is not timed, since its time depends on the private records.
+    # How many steps are charged together, by public numbers alone: a step's time would depend on private records.
     small = 2 * d * _points(plan) * plan.expected_batch < _SMALL_STEP
     return max(1, min(_MOST_AT_ONCE, plan.steps // _LEAST_BLOCKS)) if small else 1
 

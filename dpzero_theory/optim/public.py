@@ -34,14 +34,13 @@ from dpzero_theory.privacy.sampling import FullBatch
 _CHOOSING, _READING, _PILOT = 60.0, 12.0, 8.0
 """How long choosing may take, reading public records, and a short run, in seconds."""
 _MOST, _FEW, _FEWEST_STEPS, _FEWEST_ROWS, _LEAST_ROWS = 256, 8, 30, 64, 16
-"""The most public records that are read; as many as settle the smoothing; the fewest steps of a short run, and records
-in it if there are so many: on fewer it learns these by heart, which small step sizes hide. If three such runs take too
-long, a run has fewer records, at least as many as the last number says."""
+"""The most public records that are read; how many of them choose the smoothing; the fewest steps of a short run; the
+fewest records in it, if there are so many (it learns fewer by heart); the same if three runs would take too long."""
 _SURE = 3.0
-"""How many times as large as on public records rounding may be on private ones, by which a run tests the smoothing."""
+"""A smoothing is large enough if the run need not warn even of this many times the rounding seen on public records."""
 _COARSE = 0.1
-"""The most by which halving a smoothing may change differences; above it a small smoothing is taken, and records are
-evaluated one by one, so that rounding tells nothing of others."""
+"""The most by which halving a smoothing may change differences, as a share of their L2 norm. If rounding allows no such
+smoothing, records are evaluated one by one, since a record's rounding then depends on no other record."""
 
 
 class Falling(NamedTuple):
@@ -79,8 +78,8 @@ class Public:
             changes the differences of 8 records by at most 1% in L2 norm, or else the one of least change (time may
             end the search); 0 for exact differences.
         norm: the median norm of a record's gradient.
-        micro_batch, at_once: how many records, and how many points of a step, fit into one pass.
-        once: how many seconds it takes to read a record for the first time, frozen layers' outputs (if kept) included.
+        micro_batch, at_once: how many records, and at how many of a step's shifted weights, one pass evaluates.
+        once: how many seconds it takes to read a record, and to compute frozen layers' outputs that are kept.
         seconds: how long the evaluation of one record at one point takes.
     """
 
@@ -136,9 +135,9 @@ class Public:
         return self._own.combine(values, width), float(values.mean())
 
     def smooth(self, plan: Plan) -> float | None:
-        """Return the smoothing lambda for a plan, whatever the plan's own is: of those that were tried, or a larger
-        one, and at which the start of the run would not warn of rounding, the one whose halving changes the differences
-        of 8 public records the least, in L2 norm; None if that changes them by more than a tenth."""
+        """Return a smoothing lambda for `plan`, in place of its own, so large that its run would not warn of rounding.
+        Of such values tried so far, or else one new value, it is that whose halving changes the differences of 8 public
+        records the least, in L2 norm. Returns None if the least change is above a tenth."""
         most = int(_PILOT / (20 * self.seconds))
         rows = self._rows[: max(_FEW, min(2 * self.micro_batch, most))]
         rounded = rounded_by(self._weights, *self._records, plan, rows, math.ceil(len(rows) / 2))
@@ -150,8 +149,9 @@ class Public:
         return best if found[best] <= _COARSE else None
 
     def alone(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return settings for records that are evaluated one by one (isolation="exact", micro_batch=1, points_at_once
-        and smoothing), and measure the attribute `seconds` anew. `settings` are the run's, as the class takes them."""
+        """Return settings for a run that evaluates records one by one: isolation="exact", micro_batch=1,
+        points_at_once=self.at_once and smoothing=self.smoothing. Measures the attribute `seconds` anew, and `at_once`
+        too unless `settings`, a mapping as the class takes it, has points_at_once."""
         self._fit({**settings, "micro_batch": 1})
         return {"isolation": "exact", "micro_batch": 1, "points_at_once": self.at_once, "smoothing": self.smoothing}
 
@@ -178,14 +178,15 @@ class Public:
             self.seconds = (time.monotonic() - start) / (len(some) * len(points))
 
     def factor(self, guess: float, plan: Plan, plan_of: Callable[[int], Plan]) -> float | None:
-        """Return the number f, of those tried, for which a short run on public records ends at the least loss.
+        """Return the number f for which a short run on public records ends at the least loss.
 
         At step t of T a run has the step size f sqrt(1000/T) (1 - t/T)/norm^2, where norm is the median norm of a
-        record's gradient. A short run has 30 to 300 steps, but no more than `plan`, the private run's, and the noise of
-        plan_of(T), the plan with T steps for the same epsilon. Its loss is that of public records on which it does not
-        train, infinite if it diverges. The first has f = `guess`; from there, or from where its releases say that f
-        should be, f goes up and down by factors of sqrt(10) while the loss falls. No run begins that would end after a
-        minute of choosing. Returns None if there is no time for one of 30 steps, the smallest f tried if all diverge.
+        record's gradient. A short run has 30 to 300 steps, but at most as many as `plan`, the private run's, and the
+        noise of plan_of(T), the plan with T steps for the same epsilon. Its loss is that of public records on which it
+        does not train, infinite if it diverges. The first f is `guess`, the second what the first run's descent
+        suggests. From the better one (the smaller if both diverge, the second if there is no time for it) f goes up and
+        down by factors of sqrt(10) while the loss falls. Returns None if there is no time for the first: no run begins
+        that would end after a minute of choosing.
         """
         cost = self._rule.points(plan.directions_per_step) * self.seconds
         most = min(plan.steps, 10 * _FEWEST_STEPS)
@@ -220,10 +221,10 @@ class Public:
         return guess * 10 ** (best / 2)
 
     def gentle(self, guess: float, plan: Plan) -> float:
-        """Return `guess`, or the largest of its quotients by powers of sqrt(10) down to 1/1000, as the number f of
-        `factor` for which the curvature of the mean loss L takes at most |L|/4 from what the plan's steps gain.
+        """Return an f as `factor` does, without short runs: of `guess` and its quotients by powers of sqrt(10) down to
+        guess/1000, the largest with which the curvature of the mean loss L costs the run at most |L|/4.
 
-        It is for runs of which no short one can be tried: it evaluates 16 public records at 9 points for each f.
+        For each f, 16 public records are evaluated at the weights and at 8 weights shifted along four directions.
         """
         rows, numbers = self._rows[:_LEAST_ROWS], range(4)
         batch, k = self._evaluation.batch(rows), plan.directions_per_step
@@ -243,12 +244,12 @@ class Public:
     def _tried(self, plan: Plan, rows: Any, first: float) -> tuple[float, float]:
         # Makes a short run of the plan's steps on the public records with the numbers `rows` (an integer array), all in
         # each step, with the noise of the averages that `plan` releases and a step size that falls evenly from `first`
-        # to 0. The caller puts the weights back. Returns a mean over every second public record that was read, none of
-        # them in `rows`, at its end, infinity if a loss is not finite or the verdict is "diverges": of l/(l + L), where
-        # l is a record's loss and L the mean loss at the start. And a factor for `first` in the next try: 1, or if the
-        # verdict is "diverges" or "stands still" and the descent, the estimate to first order of how far the loss fell
-        # (far above L in a run that diverges), exceeds its error, L over the descent, from 1/1000 to 1000. If L is not
-        # above 0, as of rewards, no loss at the start bounds the descent: the mean of l, without a verdict, and 1.
+        # to 0. The caller puts the weights back. Returns a value to minimise, and a factor for `first` in the next try.
+        # The value: the mean of l/(l + L), where l is the loss at the end of a record outside `rows` (every second one
+        # that was read) and L the mean loss at the start; infinity if a loss is not finite or the verdict is
+        # "diverges". The factor: L over the descent (the first-order estimate of how far the loss fell), from 1/1000 to
+        # 1000, if the verdict is "diverges" or "stands still" and the descent exceeds its error; otherwise 1. If L is
+        # not above 0, as with rewards, the mean of l, with no regard to the verdict, and 1.
         release = plan.release.with_noise(plan.noise_multiplier * len(rows) / plan.expected_batch)
         falling = Falling(first, plan.steps)
         sizes = tuple(falling(step) for step in range(plan.steps))
@@ -298,7 +299,7 @@ def short(value: float, digits: int = 3) -> float:
 
 
 def _peak() -> float:
-    # In GiB, of the GPU or else of the process; 0 if unknown
+    # The peak memory in GiB, of the GPU or without one of the process; 0 if unknown
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 2**30
     with suppress(ImportError):

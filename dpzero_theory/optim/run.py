@@ -223,8 +223,8 @@ class Run:
         return self.plan.epsilon(delta).upper if self.history else 0.0
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return a checkpoint, tensors by name: "weights.NAME" is the trainable parameter NAME, "run.position" the
-        number of steps that have moved the weights (skipped ones included), and "run.key" the run's public key.
+        """Return a checkpoint, tensors by name: "weights.NAME" is the trainable parameter NAME, "run.position" 1 +
+        the index of the last step that moved the weights (0 if none did), and "run.key" the run's public key.
 
         The tensors are copies in host memory, as private as the run's steps. The method first brings the weights up to
         date (`catch_up`). Every process must call it. Sharded parameters are gathered on rank 0, and only its

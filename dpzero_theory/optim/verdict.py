@@ -25,14 +25,13 @@ from dpzero_theory.optim.plan import Plan
 LOSS_AT_START = 2.0
 """The mean loss before training if no guess is given, in nats: a cross-entropy of some seven equally likely answers."""
 _STILL, _SOON, _LATE, _HALF, _MOST = 0.03, 2.0, 5.0, 0.5, 15.0
-"""A whole run stands still with a descent below the first number times the loss at the start. On the way it diverges
-with one above the second at the first steps, and above the third at the last; the limit rises evenly in between, since
-a run that learns may gain and lose at the level that it has reached. At its end it has diverged if its second half
-alone has a descent above the fourth number times the loss at the start, as steps that are not too long have slowed down
-by then, or the whole run one above the fifth. How often that is right, for falling step sizes:
-benchmarks/results/llm_verdicts."""
+"""Limits for a run's descent, in units of the loss at the start. Below the first the run stands still. Before its end a
+run diverges above a limit that rises evenly, over the steps, from the second number to the third, since a run that
+learns may gain and lose in turn at the loss that it has reached. At its end it has diverged if the second half of the
+steps has a descent above the fourth, as steps that are not too long have slowed down by then, or all steps have one
+above the fifth. How often that is right, for falling step sizes: benchmarks/results/llm_verdicts."""
 _CHANCE = 1e-6
-"""The chance, over all steps of a run together, that its noise alone lifts the estimate above what it must exceed."""
+"""The chance, over all steps of a run that does not diverge, that noise lifts its descent above the limit."""
 
 
 class Verdict(NamedTuple):
@@ -56,16 +55,16 @@ class Verdict(NamedTuple):
 
 
 class Descent:
-    """Sums up a run's descent, an estimate of how far its steps lower the mean loss, release by release. The property
-    `verdict` judges it, and has the descent and its error, in the unit of the loss.
+    """Sums up a run's *descent*: how far its steps lower the mean loss, estimated from the noisy sums they release. The
+    property `verdict` says what the descent means, and has its value and error, in the unit of the loss.
 
     Args:
         plan: the plan of the run.
         loss_at_start: about what the mean loss is before training, above 0: a public guess, such as the logarithm of
-            the number of classes. It does not change the descent, but the word: "stands still" is a descent below 3% of
-            the guess, and "diverges" one above 2 (early) to 5 times (late) the guess on the way, and at the end one
-            above 0.5 times in the second half alone or 15 times in all, noise allowed for.
-        records: the releases that were made already.
+            the number of classes. A run "stands still" if its descent is below 3% of the guess. It "diverges" if the
+            descent is above 2 times (first step) to 5 times the guess (last but one), or, after the last step, above 15
+            times, or that of the second half of the steps above 0.5 times; each with a margin for the noise.
+        records: the steps already made, with their noisy sums.
     """
 
     def __init__(self, plan: Plan, loss_at_start: float = LOSS_AT_START, records: Iterable[Record] = ()) -> None:
@@ -78,16 +77,16 @@ class Descent:
         laplace = plan.law is not None and plan.law.noise == "laplace"
         self._second = noise**2 * (2 if laplace else 1)  # the variance of the noise on a released average
         self._fourth = noise**4 * (20 if laplace else 2)  # the variance of its square
-        # Gaussian noise: its variance. Laplace noise of scale b, whose square has no exponential moment: the bound b^2
-        # log(draws/_CHANCE)^2, below which all squares of a run are but for the probability _CHANCE
+        # The s^2 in `_chance`: for Gaussian noise its variance. For Laplace noise of scale b, whose square has no
+        # exponential moment, b^2 log(draws/_CHANCE)^2: no square in the run is larger, but for the probability _CHANCE
         draws = plan.steps * plan.directions_per_step
         self._tail = noise**2 * (math.log(draws / _CHANCE) ** 2 if laplace else 1)
         for record in records:
             self.add(record)
 
     def add(self, record: Record) -> None:
-        """Add to the sums that `verdict` judges a release's estimate of how far its step lowers the mean loss, and the
-        variance of that estimate."""
+        """Add a step, given by its `Record` of noisy sums: its estimate of how far it lowers the mean loss enters the
+        descent, and the variance of this estimate the descent's error."""
         squares = (np.array(record.sums, dtype=np.float64) * self._plan.unit) ** 2
         alpha, excess = self._plan.step_size(record.release), squares - self._second
         self._made += 1
@@ -116,11 +115,11 @@ class Descent:
         return self._sum > limit + self._chance(limit)
 
     def _chance(self, descent: float) -> float:
-        # How far noise lifts the estimate of a true descent at most, in all steps of the run but for the probability
-        # `_CHANCE`. For Gaussian e, a = alpha s^2/K and t < 1/(2 a), log E exp(t (alpha/K) ((h + e)^2 - s^2)) is at
-        # most t (alpha/K) h^2 + t^2 (a^2 + 2 a (alpha/K) h^2)/(1 - 2 a t). Its sum is that of a sub-gamma variable,
-        # whose tail is Bernstein's; the steps share the chance. For Laplace noise below its tail this is Bernstein's
-        # bound.
+        # How far noise lifts the sum of the steps' estimates above the true `descent` at most, but for the probability
+        # `_CHANCE`, of which each step has an equal share. Let h be a true difference along one of a step's K
+        # directions, e Gaussian noise of variance s^2, alpha the step size, and a = alpha s^2/K. For t < 1/(2 a), log E
+        # exp(t (alpha/K) ((h + e)^2 - s^2)) is at most t (alpha/K) h^2 + t^2 (a^2 + 2 a (alpha/K) h^2)/(1 - 2 a t). So
+        # the sum is sub-gamma, with Bernstein's tail; so it is for Laplace noise whose squares are below `_tail`.
         share = math.log(self._plan.steps / _CHANCE)
         spread = self._noise_variance / 2 + 2 * self._peak * descent
         return 2 * math.sqrt(spread * share) + 2 * self._peak * share

@@ -30,7 +30,7 @@ Sums = NDArray[Any]
 
 _SHRINK = 1e-12
 """The relative amount by which the clip is reduced before K > 1 clipped differences are rounded toward zero. It is more
-than the relative rounding error of a norm in float64 with K <= 1000."""
+than a norm's relative rounding error in float64 with K <= 1000, and with K <= 2^16 for arrays in C order."""
 
 
 def clip_jointly(rows: Array, clip: float) -> Array:

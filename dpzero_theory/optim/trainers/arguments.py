@@ -58,8 +58,8 @@ INSTEAD = _by_field(
         "make the trainer with it": "precompute_ref_log_probs precompute_ref_batch_size",
     }
 )
-"""Fields that must have their defaults, each with what to do instead. Fields in neither table concern training by
-gradients, or were added to transformers later, and must have their defaults too."""
+"""Fields that must have their defaults, each with what to do instead. Fields that are neither here nor in `HONOURED`
+or `_HONOURED_IN` concern training by gradients, or are of later versions, and must have their defaults too."""
 _OF_BOTH = (
     "model_init_kwargs dataset_num_proc max_length truncation_mode pad_to_multiple_of pad_token trust_remote_code"
 )

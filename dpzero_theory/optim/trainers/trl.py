@@ -143,8 +143,8 @@ class DPZeroDPOTrainer(_TRLTrainer, DPOTrainer):  # type: ignore[misc]
     """A TRL `DPOTrainer` whose `train` makes a private run.
 
     Takes the arguments of `DPZeroSFTTrainer`, but a `trl.DPOConfig` as `args`. If settings are chosen automatically
-    (private="auto" or settings="auto"), raises ValueError unless there are public pairs: eval_dataset, without owner
-    and public_evaluation, or public_data among the settings.
+    (private="auto" or settings="auto"), raises ValueError unless public pairs are given: as eval_dataset, if owner is
+    None and public_evaluation False, or as the setting public_data.
     """
 
     config = DPOConfig

@@ -57,7 +57,7 @@ listed. The sum is then rounded once to the type of the weights."""
 _Shapes = tuple[tuple[int, ...], ...]
 """The shapes of all trained parameters, in the order of their indices."""
 _Factors = tuple[Tensor, Tensor | None]
-"""The two factors of low-rank directions for one parameter, as `Directions.factors` returns them."""
+"""Factors of P low-rank directions: (P, rank, rows) and (P, rank, columns) of a matrix, or (P, entries) and None."""
 
 
 @lru_cache(maxsize=8)
@@ -344,7 +344,7 @@ class Directions:
         return found if root == 1 else [(a if b is None else a / root, b) for a, b in found]
 
     def _views(self, first: Tensor, second: Tensor, shapes: _Shapes) -> list[_Factors]:
-        # Returns `_dealt` of two tensors in `_Kept`. The views are cached, since making them takes long.
+        # Returns each parameter's factors, `_dealt` of two tensors in `_Kept`. They are cached, since views take long.
         kept = self._kept[len(first)].views
         name = id(first), id(second), id(shapes)  # The entry keeps the objects, so their ids stay theirs
         if name not in kept:
@@ -405,9 +405,9 @@ class Directions:
         return found
 
     def write(self, numbers: tuple[int, ...], amounts: tuple[float, ...], shapes: _Shapes) -> None:
-        """Overwrite the tensors that `signs` and `amounts` have returned for as many directions as `numbers`.
+        """Overwrite what the methods `signs` and `amounts` have returned for this many directions, on all devices.
 
-        A CUDA graph that reads these tensors then computes with the directions `numbers` and the new `amounts`. If
+        A CUDA graph that reads those tensors then computes with the directions `numbers` and the new `amounts`. If
         `amounts` is empty, the amounts stay as they are. `shapes` has the shapes of all trained parameters.
         """
         for what, dtype, device in tuple(self._kept.setdefault(len(numbers), _Kept()).tensors):
