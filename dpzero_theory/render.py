@@ -181,7 +181,7 @@ def as_rows(variable: str, rows: Sequence[Mapping[str, Any]], caveats: Sequence[
 
     Args:
         variable: the input that was solved for, "n", "epsilon" or "d"; it is the first column.
-        rows: the results, each a dictionary made by `row` with the found value added under the key `variable`.
+        rows: the results, each a dictionary made by `row` with the found value added under the name of this input.
         caveats: sentences of warning, from the problem file.
     """
     table = [[variable, "result", "calibration", "K", "T", "C", "bound"]]

@@ -107,10 +107,8 @@ def measure_forward(
     generator: torch.Generator,
     level: float = 0.95,
 ) -> Differences:
-    """Estimate each sample's gradient norm, and the trace and Frobenius norm of the mean loss's Hessian, from losses
-    alone.
-
-    The losses of all samples are evaluated 12 `directions` + 2 times.
+    """Estimate samples' gradient norms, and trace and Frobenius norm of the mean loss's Hessian, by 12 `directions` + 2
+    evaluations of the losses of all samples.
 
     Args:
         losses: a function of x that returns the losses of all n samples, shape (n,).
@@ -118,7 +116,10 @@ def measure_forward(
         width: h > 0 in the points x + h u and x - h u, where the direction u has length sqrt(d).
         directions: the number of pairs of random directions, at least 2.
         generator: a CPU generator, which draws the directions.
-        level: the coverage probability, in (0, 1), of Student's t intervals; `Differences` then widens them.
+        level: the coverage probability, in (0, 1), of the Student's t intervals within `trace` and `squared_frobenius`.
+
+    Returns:
+        The estimates, with intervals of kind "estimate" and level 0.
 
     Raises:
         ValueError: an argument is outside its range.

@@ -75,12 +75,10 @@ class Tridiagonal:
         return values, self.length**2 * vectors[0] ** 2
 
     def residuals(self) -> Array:
-        """Return for each eigenvalue of T, ascending, a distance within which A has an eigenvalue, shape (k,).
-
-        For the eigenvalue theta of T with the unit eigenvector s, it is ||A y - theta y||, where y = Q s and the
-        columns of Q are the k basis vectors.
-        """
-        # For Lanczos steps the norm is `last` times the absolute last component of s
+        """Return for each eigenvalue theta of the tridiagonal matrix, ascending, the distance ||A y - theta y||, shape
+        (k,). The matrix A has an eigenvalue within this distance of theta; y is the approximate unit eigenvector of A
+        that belongs to theta. The basis need not have been kept."""
+        # In exact arithmetic ||A y - theta y|| is `last` times the absolute last component of T's unit eigenvector
         return np.asarray(self.last * np.abs(self.eigen()[1][-1]), np.float64)
 
     def ritz(self, accuracy: float | None = None) -> _Ritz:

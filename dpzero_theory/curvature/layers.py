@@ -38,7 +38,7 @@ def layer_ranks(objective: Objective) -> list[dict[str, Any]]:
     factors: dict[str, list[Tensor]] = {}
 
     def add(name: str, which: int, rows: Tensor) -> None:
-        # Adds the sum of z z^T over the rows z, shape (..., units), to the layer's A (which = 0) or B (which = 1)
+        # Adds z z^T for all rows z, shape (..., units): a layer's inputs (which = 0) or derivatives by its outputs (1)
         flat = rows.detach().reshape(-1, rows.shape[-1]).double()
         kept = factors.setdefault(name, [torch.zeros(()), torch.zeros(())])
         kept[which] = kept[which] + (flat.T @ flat).cpu()

@@ -31,8 +31,8 @@ class MeasureSettings:
     """What `measure` measures, and how much computation it spends.
 
     Attributes:
-        points: the number of points (vectors of weights) on the path of gradient descent, with the model's own weights;
-            at least 1.
+        points: the number of points (vectors of weights) on the path of gradient descent, at least 1; the model's own
+            weights are the first.
         path_steps: the number of gradient steps between two points, at least 0. The step size is 1 over the upper end
             of the norm of the mean loss's Hessian at the first point; it is halved where the mean loss would rise.
         effort: how many products with the mean loss's Hessian are spent at each point.
@@ -116,8 +116,8 @@ class Measurement:
 
     @property
     def smoothness(self) -> float:
-        """The largest upper end of the norms of the measured Hessians (of the mean loss, of single samples, and of
-        `shared`)."""
+        """The largest upper end of the measured spectral norms: of the Hessians of the mean loss and of single samples
+        at every point, and of the matrix H that `shared` describes."""
         norms = [point.spectrum.norm.high for point in self.points] + [point.samples.norm for point in self.points]
         return max(norms + ([self.shared.norm.high] if self.shared else []))
 

@@ -43,9 +43,9 @@ def root_bracket(tri: Tridiagonal, power: int, signed: bool) -> tuple[float, flo
     if tri.last == 0:
         return estimate, estimate, estimate
     # k Lanczos steps with A give the first 2 k moments of the spectral measure of A, from the zeroth on, and so the
-    # first k of the measure of A^2 without a further product. The ends hold for every measure on [0, inf) with the
-    # first `known` moments: the derivatives of f of even order are negative on (0, inf) and those of odd order
-    # positive. So the error of a Gauss rule, f^(2j) times a positive number, makes it an upper bound, and the error of
+    # first k of the measure of A^2 without a further product. `low` and `high` hold for every measure on [0, inf) with
+    # the first `known` moments: f(s) = s^(1/p) has negative derivatives of even order on (0, inf), and positive ones of
+    # odd order. So the error of a Gauss rule, f^(2j) times a positive number, makes it an upper bound, and the error of
     # a Gauss-Radau rule with a point at 0 makes it a lower bound. For A^2 and p = 2, |v^T A v| is a lower bound too
     known = len(points) if signed else 2 * len(points)
     a, b = _recurrence(s, weights, (known + 1) // 2 if signed else len(points))

@@ -39,9 +39,9 @@ def measure_samples(
     effort: Effort,
     level: float,
 ) -> Samples:
-    """Measure the Hessians of single samples' losses at the weights x, for distinct samples drawn at random.
+    """Measure the largest norm and the root mean square of trace|Hessian| of single samples' losses at the weights x.
 
-    The upper end of `Samples.trace` errs on the side of being too large; the lower end is not a bound.
+    Distinct samples are drawn at random. `Samples.trace.high` tends to be too large, and the low end is no bound.
 
     Args:
         objective: the losses of at least 2 samples.

@@ -91,7 +91,7 @@ def measure_spectrum(
     *,
     root: int | None = None,
 ) -> Spectrum:
-    """Measure the norm, the traces and the effective rank of a symmetric matrix A, or of its root A^(1/p).
+    """Measure norm, trace, trace|A| and effective rank of a symmetric matrix A, or of its root A^(1/p).
 
     Args:
         operator: the matrix A.

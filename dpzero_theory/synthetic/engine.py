@@ -230,8 +230,8 @@ def _run(problem: Quadratic, x0: Array, lanes: Lanes, *, vector: bool, noise: Dr
 
 
 dpzero = partial(_run, vector=False)
-"""Runs the paper's Algorithm 2 (DPZero), as `dpzero(problem, x0, lanes, noise=..., **options)`, by `run_together` with
-one `Sweep`; the options are further keyword arguments of `run_together`."""
+"""Runs the paper's Algorithm 2, as `dpzero(problem, x0, lanes, noise=..., **options)`, and returns an `Outcome`.
+`Sweep` explains x0, lanes and noise (numbers), and `run_together` the options, of which directions is required."""
 dpgd_0th = partial(_run, vector=True)
-"""Runs the paper's Algorithm 1 (DPGD-0th), as `dpgd_0th(problem, x0, lanes, noise=..., **options)`, by `run_together`
-with one `Sweep` that has vector=True; the options are further keyword arguments of `run_together`."""
+"""Runs the paper's Algorithm 1, as `dpgd_0th(problem, x0, lanes, noise=..., **options)`, and returns an `Outcome`.
+`Sweep` explains x0, lanes and noise (vectors), and `run_together` the options, of which directions is required."""

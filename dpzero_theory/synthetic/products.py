@@ -50,9 +50,9 @@ class Start:
     def own(self, push: Tensor) -> Tensor:
         """Return w_t^T M (y_0 - p N_t) for all S directions w_t and L runs, shape (S, L).
 
-        y_0 is a run's starting point, N_t the sum of the first t noise vectors (0 if the noise is a number), M the
-        matrix of this object and p = `push`, shape (L,), each run's step size times the standard deviation of its
-        noise.
+        The object holds inner products with one matrix M, of these w_t, each run's starting point y_0, and the sums N_t
+        of the first t noise vectors (0 if the noise is a number). p = `push`, shape (L,), is each run's step size times
+        the standard deviation of its noise.
         """
         if self.drift_own is None:
             return self.linear.expand(-1, len(push))
@@ -63,7 +63,7 @@ class Start:
         directions.
 
         A run moves from y_t to y_t - c_t w_t - p z_t along the direction w_t and the noise vector z_t (0 if the noise
-        is a number). M is the matrix of this object.
+        is a number). The object holds inner products with one matrix M, of the y_0, the w_t and the sums of the z_t.
 
         Args:
             gram: w_t^T M w_s, shape (S, S).

@@ -213,8 +213,8 @@ class Run(TypedDict):
         smoothing: lambda in the differences (f(x + lambda u) - f(x - lambda u))/(2 lambda), or (f(x + lambda u) -
             f(x))/lambda for "forward" differences. It is > 0, and 0 for "exact" ones.
         noise_std: the standard deviation of the noise on each of the K averages, >= 0, in loss per length.
-        direction: the distribution of the directions: "sphere" (the default), "gaussian", "rademacher", "frame" or
-            "low-rank:RANK". All have mean square E[u u^T] = I.
+        direction: the distribution of the directions, with E[u u^T] = I: "sphere" (the default), "gaussian",
+            "rademacher", "frame" (orthogonal ones) or "low-rank:RANK" (RANK outer products for each weight matrix).
         directions_per_step: K >= 1; by default 1.
         difference: how a difference is computed: "central" (the default), "forward", or "exact" (automatic
             differentiation).
@@ -257,7 +257,7 @@ class Prescription:
             is "exact".
         clip: the largest L2 norm of what one sample contributes to a step, in loss per length: of the vector of its K
             finite differences for "dpzero", of its finite difference times u for "dpgd-0th".
-        noise_std: the standard deviation of the noise on each number of a step's average, in loss per length.
+        noise_std: the standard deviation of the noise on each of the K ("dpgd-0th": d) averages, in loss per length.
         bound: the bound that the theorem states, for `T` steps.
         bound_at_steps: the proved bound for `steps` steps.
         trivial_bound: a bound that holds whatever the algorithm does: L^2 for the squared gradient, and L^2/(2 pl) for

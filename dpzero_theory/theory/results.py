@@ -30,8 +30,8 @@ class _Result:
         guarantee: the quantity that is bounded.
         search: a function (problem, gdp, **options) that returns the `Prescription` with the smallest bound, with the
             options of `SearchOptions`. None for a result of the paper, which gives its parameters by formulas.
-        formulas: formulas as text, by the name of the field of `Prescription` that they give. In them v is sqrt(log(e +
-            epsilon/delta))/epsilon, mu_PL is `Problem.pl`, kappa is ell/mu_PL, ell is `Problem.smoothness`, L is
+        formulas: formulas as text, by the name of the field of `Prescription` that they give. In them v is 1/(2 sqrt(2)
+            mu) for the mu of Gaussian DP, mu_PL is `Problem.pl`, kappa is ell/mu_PL, ell is `Problem.smoothness`, L is
             `Problem.lipschitz`, and Lt is defined by the formula of the clip.
         needs_pl: True if the result assumes the Polyak-Lojasiewicz inequality, that is, needs `Problem.pl`.
         opt_in: True if `calculate` leaves the result out unless its id is given.
@@ -211,7 +211,7 @@ _ALL = (
 RESULTS: Mapping[str, _Result] = {result.id: result for result in _ALL}
 """All theorems and corollaries by their ids, in the order in which tables show them."""
 
-# The two ways to compute the mu of Gaussian DP from (epsilon, delta), see `calibrated_gdp`
+# The mu of Gaussian DP for (epsilon, delta): the DPZero paper's formula, or the largest mu that implies it
 CALIBRATIONS = ("paper", "exact")
 
 
@@ -221,7 +221,7 @@ class Calculated:
 
     Attributes:
         result: the theorem or corollary, an entry of `RESULTS` with an `id` such as "theorem-3" and a `title`.
-        calibration: how (epsilon, delta) was turned into the mu of Gaussian DP, "paper" or "exact" (`calibrated_gdp`).
+        calibration: where the mu of Gaussian DP comes from: the paper's formula ("paper"), or exactly ("exact").
         prescription: the parameters and the bound.
         notes: remarks about the privacy and the bound, one sentence each.
     """
@@ -238,7 +238,7 @@ class Unmet:
 
     Attributes:
         result: the theorem or corollary, an entry of `RESULTS` with an `id` such as "theorem-3" and a `title`.
-        calibration: how (epsilon, delta) was turned into the mu of Gaussian DP, "paper" or "exact" (`calibrated_gdp`).
+        calibration: where the mu of Gaussian DP comes from: the paper's formula ("paper"), or exactly ("exact").
         reason: a sentence that says which precondition fails.
     """
 
@@ -282,8 +282,8 @@ def calculate(
     calibrations: Sequence[str] = CALIBRATIONS,
     **options: Unpack[SearchOptions],
 ) -> tuple[list[Calculated], list[Unmet]]:
-    """Return what each theorem prescribes for a problem, for runs that use all samples in every step and are (epsilon,
-    delta)-DP with respect to replacing one sample. Raises ValueError if an argument is outside its range.
+    """Return what each theorem prescribes for a problem at (epsilon, delta) with respect to replacing one sample, for
+    runs that use all samples in every step. Raises ValueError if an argument is outside its range.
 
     Args:
         problem: the constants of the problem.
@@ -291,7 +291,8 @@ def calculate(
         delta: delta in (0, 1).
         results: the ids of the theorems and corollaries, keys of `RESULTS`. By default all whose required `Problem.pl`
             and `Problem.lipschitz` are given, except "theorem-2-sharp" and "corollary-3-sharp".
-        calibrations: "paper", "exact" (see `calibrated_gdp`) or, by default, both.
+        calibrations: the mu of Gaussian DP: "exact", the largest that implies (epsilon, delta)-DP; "paper", the formula
+            of the paper, with which runs are not (epsilon, delta)-DP if epsilon is large; or, by default, both.
         options: keywords of `SearchOptions`, which limit the parameters. The paper's results ignore `max_steps`,
             `max_evaluations` and `max_points`.
 

@@ -3,8 +3,8 @@
 All six are for runs that use all samples in every step, and for neighbouring data sets that differ in the value of one
 sample. A theorem bounds E||grad F_S(x_tau)||^2, where F_S is the mean loss, T the number of steps and x_tau the weights
 after a uniformly random number of steps in 0, ..., T - 1. A corollary (appendix app:pl) bounds E[F_S(x_T) - F_S^*]
-under the PL inequality. The privacy level enters only as v = sqrt(log(e + epsilon/delta))/epsilon = 1/(2 sqrt(2) mu),
-where mu is the parameter of Gaussian DP.
+under the PL inequality. The privacy level enters only as v = 1/(2 sqrt(2) mu), where mu is the parameter of Gaussian
+DP; with the paper's mu, v = sqrt(log(e + epsilon/delta))/epsilon.
 """
 
 import math
@@ -210,7 +210,7 @@ def _corollary_2(p: Problem, v: float) -> _Displayed:
 def _corollary_1_or_2(
     p: Problem, step_size: float, growth: float, spread: float, smoothing: float, log: float
 ) -> _Displayed:
-    # The two corollaries differ in the arguments: growth is d or r + 2, spread d^3 v^2 or r d^2 v^2, and log is log X.
+    # growth is d for Corollary 1 and r + 2 for 2, spread is d^3 v^2 or r d^2 v^2, and log is the value of `_log_ratio`.
     kappa = p.condition_number
     return _Displayed(
         step_size=step_size,

@@ -3,8 +3,8 @@ parameters with the smallest bound.
 
 Symbols: F_S is the mean loss, x_tau the weights after a uniformly random number of steps in 0, ..., T - 1, L, ell, r
 and gap are the fields `gradient_unit`, `smoothness`, `r` and `gap` of a `Problem`, alpha is the step size, lambda the
-smoothing, C the clip, sigma the standard deviation of the noise, and q_s the rate of Poisson sampling (1 if every step
-uses all n samples). For all alpha, T, lambda, C > 0 and sigma with q > 0,
+smoothing, C the clip, sigma the standard deviation of the noise on the average for each direction, and q_s the rate of
+Poisson sampling (1 if every step uses all n samples). For all alpha, T, lambda, C > 0 and sigma with q > 0,
 
     E||grad F_S(x_tau)||^2 <= ((p + sqrt(p^2 + 4 q M))/(2 q))^2,
     q = kept - (alpha ell/2) quadratic,

@@ -23,8 +23,8 @@ from dpzero_theory.theory.sharp.products import Products
 from dpzero_theory.theory.sharp.projection import Projection
 from dpzero_theory.theory.sharp.signs import removed
 
-# `_line` looks for a tangent at clips c' from c to c + 12. Beyond, the tail moments E[v 1{v > c'}] of a `Projection` v
-# are below the rounding error of E[(v - c)_+ v].
+# `_line`, for a clip c, searches for its number c' between c and c + 12. Beyond, the tail moments E[v 1{v > c'}] of a
+# `Projection` v are below the rounding error of E[(v - c)_+ v].
 _BEYOND = 12.0
 
 
@@ -106,13 +106,13 @@ class SharpLaw:
 
 LAWS: Registry[SharpLaw] = Registry("direction")
 """The distributions of directions that the theorem of `certificate` covers, by their names "sphere", "gaussian",
-"rademacher", "frame" (K directions orthogonal to each other) and "low-rank:RANK"."""
+"rademacher", "frame" (orthogonal directions) and "low-rank:RANK" (RANK outer products for each weight matrix)."""
 
 
 def known_direction(direction: str) -> str:
-    """Check the name of a distribution of directions, and return its usual form: "low-rank" for "low-rank:1", and other
-    names unchanged. Raises ValueError unless it is "sphere", "gaussian", "rademacher", "frame", "low-rank",
-    "low-rank:RANK" or a name that a user registered in `sphere.DIRECTIONS` or `LAWS`."""
+    """Check the name of a distribution of directions, and return it ("low-rank" for "low-rank:1"). Raises ValueError
+    unless it is "sphere", "gaussian", "rademacher", "frame", "low-rank", "low-rank:RANK" or a name that a user
+    registered in `dpzero_theory.sphere.DIRECTIONS` or `LAWS`."""
     if isinstance(direction, str) and (direction in LAWS or direction in DIRECTIONS):
         return direction
     family = direction.partition(":")[0] if isinstance(direction, str) else direction
@@ -232,7 +232,8 @@ class _Invariant:
 
     def constants(self, c: Array) -> Constants:
         beta, chi, excess2 = self._moments(c, self.upper)
-        # Clipping removes E[(v^2 - c^2)_+ w], with the weight w of `_moments`, from E[v^2 w] = spread2 + 2 (r-1) slack.
+        # spread2 - `removed` is an upper bound on E[min(v, c)^2 w], w as in `_moments`: E[v^2 w] is spread2 + 2 (r - 1)
+        # slack, and clipping removes E[(v^2 - c^2)_+ w] from it, which is 2 chi - excess2, the least for v of `lower`.
         removed = 2 * chi - excess2
         if self.lower != self.upper:
             _, chi_low, excess2_low = self._moments(c, self.lower)
@@ -250,12 +251,12 @@ class _Invariant:
         )
 
     def removed(self, c: Array) -> tuple[Array, Array]:
-        # Returns E[phi'U'a]/K and a bound on E[phi'U'HU phi]^(1/2)/K at each c, if clipping removes phi from U'a
+        # Upper bounds on E[phi'U'a]/K and E[phi'U'HU phi]^(1/2)/K at each c, if clipping removes phi from U'a
         beta, _, excess2 = self._moments(c, self.upper)
         return beta, np.sqrt(excess2)
 
     def _moments(self, c: Array, law: Projection) -> tuple[Array, Array, Array]:
-        # E[(v - c)_+ v], E[(v - c)_+ v w] and E[(v - c)_+^2 w] for v of `law`, where w = v^2 + (r - 1)(p0 - q0 v^2).
+        # E[(v - c)_+ v], E[(v - c)_+ v w], E[(v - c)_+^2 w] for v of `law`; w = v^2 + (r - 1)(p0 - q0 v^2) by `across`.
         # For a vector phi along U'a, K |phi|^2 w bounds the mean of phi'U'HU phi: in the worst H the eigenvector a adds
         # (phi'U'a)^2 = K |phi|^2 v^2, and the others, of trace r - 1, at most K |phi|^2 (r - 1)(p0 - q0 v^2).
         p, q = (self.r - 1) * self.across[0], 1 - (self.r - 1) * self.across[1]
@@ -341,7 +342,7 @@ def _gaussian_curvature(d: int, s: float) -> tuple[float, float]:
 
 
 def _sphere_curvature(d: int, s: float) -> tuple[float, float]:
-    # A Gaussian direction is one on the sphere times an independent length, so its moments are divided by the length's
+    # A Gaussian u is one on the sphere times an independent x: divide by E[x^4] = (d + 2)/d, E[x^6] = E[x^4] (d + 4)/d
     share = d / (d + 2)
     return share * s * (s + 2), share * d / (d + 4) * s * (s + 2) * (s + 4)
 

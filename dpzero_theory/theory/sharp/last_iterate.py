@@ -175,8 +175,8 @@ class _LastIterateBound:
 
     def best(self, steps: int, rounds: int) -> tuple[float, float, float]:
         # The smallest bound for T = `steps`, in units of L^2/ell, and its c and exponent; (inf, 1, 1) if none is
-        # finite. The first of `rounds` >= 1 grids has c from 0.1 to 10 and exponents from 0.05 to 300; each further one
-        # is narrower, around the best point so far.
+        # finite. The first of `rounds` >= 1 grids has c from 0.1 to 10 (10^4 with a `gradient_moment`) and exponents
+        # from 0.05 to 300; each further one is narrower, around the best point so far.
         p = self.problem
         clips, exponents = (
             np.geomspace(0.1, 10.0 if p.gradient_moment is None else 1e4, 17),
@@ -211,7 +211,7 @@ def _bound(p: Problem, terms: Terms, alpha: Array, steps: int, variance: Array, 
     # The bound on E[F_S(x_T) - F_S^*], in units of L^2/ell, for each of N step sizes `alpha`, in units of 1/ell, N
     # `terms` for the clips (noise 0, full batches) and N variances sigma^2/K of the noise on each of a step's K
     # averages, in units of L^2. With q and p as in `Terms`, 1/mu the condition number, and rho = 1 - 2 mu alpha (q -
-    # p/(2 y)) it is, for every y > 0 with rho in [0, 1),
+    # p/(2 y)) it is, for every y > 0 with rho in (0, 1),
     #     rho^T gap + (alpha/2) (p y + alpha constant + alpha r sigma^2/K) (1 - rho^T)/(1 - rho).
     # Of the values `tried` of y, in units of L, the best counts; the bound is infinite if none has rho in (0, 1).
     alpha = alpha[:, None]

@@ -16,11 +16,11 @@ from dpzero_theory.check import Array
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.constants import Constants, law_of
 
-# `_suprema` looks at clips x in this range. Below it beta(x) and omega(x) are what they are at x = 0, up to rounding;
-# above it they are below e^-50 and fall.
+# `_suprema` seeks the suprema of functions of a clip x in this range. Below it their factors beta(x) and omega(x) are
+# what they are at x = 0, up to rounding; above it these are below e^-50 and fall.
 _SMALLEST, _LARGEST = 1e-6, 15.0
 # A supremum is sought on 96 cells of x. Then, two times, each cell that may hold the largest value is divided into 16
-# parts. The upper bound that is returned exceeds the supremum by less than (m - 1)/3000 of it.
+# parts. The bound that is returned exceeds the supremum by less than (m - 1)/3000 of it, for the m-th moment, m <= 64.
 _CELLS, _PARTS, _ROUNDS = 96, 16, 3
 
 

@@ -31,7 +31,7 @@ def _on_grid(rank: int, step: float) -> Array:
     # Probabilities of the values 0, step, 2 step, ..., 2048, with which means of convex functions of X Z^2 can only be
     # larger, X ~ chi^2_rank/rank and Z ~ N(0, 1). Values of X Z^2 above 2048, of probability below e^-45, are left out.
 
-    # The trapezoidal rule in log chi for X = chi^2/rho is exact to rounding, as the integrand is analytic.
+    # The trapezoidal rule in log chi, where X = chi^2/`rank`, is exact to rounding, as the integrand is analytic.
     log_chi = np.arange(-40.0, 5.0, min(0.125, 0.25 / math.sqrt(rank)))
     log_mass = rank * log_chi - np.exp(2 * log_chi) / 2
     log_mass -= log_mass.max()
@@ -41,7 +41,7 @@ def _on_grid(rank: int, step: float) -> Array:
     ends = step * np.arange(round(_END / step) + 1)
     above, part = np.zeros_like(ends), np.zeros_like(ends)
     for weight, scale in zip(mass, scales, strict=True):
-        # Where z > 40 the chance is 0 in float64, so that nothing is added there.
+        # Where z > 40, `chance`, which is P(|Z| > z), is 0 in float64, so that nothing is added there.
         some = slice(min(len(ends), math.ceil((40 * scale) ** 2 / step) + 1))
         z = np.sqrt(ends[some]) / scale
         chance = erfc(z / math.sqrt(2))
@@ -101,7 +101,7 @@ class Products:
         return np.maximum(slope, math.sqrt(k / math.sqrt(spread)))
 
     def excess(self, c: Array, *powers: tuple[int, int]) -> tuple[Array, ...]:
-        """Return upper bounds on E[(v - c)_+^i] for v with this distribution and each c >= 0.
+        """Return upper bounds on E[(v - c)_+^i] at each c >= 0, where v^2 is the mean of K products X Z^2 (`Products`).
 
         The result has one array, of the shape of c, for each pair (i, 0) in `powers`, 1 <= i <= 4. The second entry of
         a pair is there because `Projection.excess` takes two powers.

@@ -44,12 +44,12 @@ class Projection:
 
     @property
     def largest(self) -> float:
-        """The largest value that this distribution allows, sqrt(dimension/directions); it may be infinite."""
+        """The largest value of v (`Projection`), which is sqrt(dimension/directions) and may be infinite."""
         return math.sqrt(self.dimension / self.directions)
 
     @cached_property
     def mean(self) -> float:
-        """The mean E[v] of a number v with this distribution."""
+        """The mean E[v], where v has the distribution that `Projection` describes."""
         return float(self.excess(np.zeros(1), (0, 1))[0][0])
 
     def steepness(self, c: Array) -> Array:
@@ -60,8 +60,8 @@ class Projection:
         return slope
 
     def tails(self, c: Array) -> tuple[Array, Array]:
-        """Return E[v 1{v > c}] and E[v^2 1{v > c}] for v with this distribution and each c >= 0, as two arrays of c's
-        shape."""
+        """Return E[v 1{v > c}] and E[v^2 1{v > c}] at each c >= 0, as two arrays of c's shape, where v has the
+        distribution that `Projection` describes."""
         k, d = self.directions, self.dimension
         if self.largest == 1:
             return (c < 1).astype(np.float64), (c < 1).astype(np.float64)
@@ -74,7 +74,7 @@ class Projection:
         return self.mean * first, second
 
     def excess(self, c: Array, *powers: tuple[int, int]) -> tuple[Array, ...]:
-        """Return E[(v - c)_+^i v^j] for v with this distribution and each c >= 0, with a relative error of about 1e-12.
+        """Return E[(v - c)_+^i v^j] at each c >= 0, for v of `Projection`, with a relative error of about 1e-12.
 
         The result has one array, of the shape of c, for each pair (i, j) of integers >= 0 in `powers`.
         """

@@ -56,8 +56,8 @@ def removed(c: Array, law: Projection | Products) -> Removed:
 
     Args:
         c: the clips > 0, shape (N,).
-        law: a distribution whose moments E(v - c)_+^3 and E(v - c)_+^4 are at least those of v: `Projection(K, inf)` if
-            the columns of U are random signs, `Products(K, rank)` if they are sums of products.
+        law: a distribution whose E(v - c)_+^3 and E(v - c)_+^4 are at least those of the v in `Removed`: for random
+            signs as directions `Projection(K, inf)`, for sums of products of random signs `Products(K, rank)`.
     """
     steepness = law.steepness(c)
     # The bounds hold for all h and theta; the best ones are these two numbers times factors near 1.

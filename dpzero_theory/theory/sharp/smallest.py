@@ -141,8 +141,8 @@ class SearchOptions(TypedDict, total=False):
         max_evaluations: an upper limit on n K T, the number of finite differences of single samples in the whole run.
         max_points: an upper limit on the number of evaluations of single samples' losses in the whole run: 2 n K T for
             "central" differences, n (K + 1) T for "forward" and "exact" ones.
-        direction: the distribution of the directions: "sphere" (the default), "gaussian", "rademacher", "frame" or
-            "low-rank:RANK".
+        direction: the distribution of the directions: "sphere" (the default), "gaussian", "rademacher", "frame"
+            (orthogonal ones) or "low-rank:RANK" (RANK outer products for each weight matrix).
         directions_per_step: K >= 1, or "best" to search for K too; by default 1.
         difference: how the derivative of a loss along a direction is estimated: "central" (the default), "forward" or
             "exact" (automatic differentiation).
@@ -337,8 +337,8 @@ class SmallestBound:
             variance: (sigma/C)^2 for the clip C and noise of standard deviation sigma on the average for each
                 direction.
             rate: the probability with which a sample is in a step's batch; 1 if every step uses all samples.
-            clips, k: clips as C/(L sqrt(K)), and what `constants_of` returns at them; None for both stands for the
-                attributes.
+            clips, k: clips as C/(L sqrt(K)), where L is `Problem.gradient_unit`, and what `constants_of` returns at
+                them; by default the attributes `clips` and `constants`.
 
         Returns:
             Two arrays with the shape of the clips: the bounds in units of `Problem.gradient_unit`, and the step sizes
@@ -388,15 +388,13 @@ class SmallestBound:
         return float(_smallest_root(terms, self.problem.relative_gap).min())
 
     def enough_steps(self, unit: float, share: float) -> int:
-        """Return about the smallest number of steps whose bound on the mean squared gradient is near the best.
-
-        "Near the best" is at most (1 + share) times the bound for infinitely many steps. The result is at most 0.1% too
-        large. If 10^15 steps are not enough, 10^15 is returned.
+        """Return the smallest number of steps, or one at most 0.1% larger, whose bound on the mean squared gradient is
+        at most (1 + share) times the bound for infinitely many steps; 10^15 if 10^15 steps are not enough.
 
         Args:
             unit: sigma/(C sqrt(T)) for T steps that all use every sample, with the clip C and noise of standard
                 deviation sigma on the average for each direction. At a given privacy level it is the same for every T.
-            share: the allowed excess over the limit, > 0, as a fraction of the limit.
+            share: the allowed excess over the bound for infinitely many steps, > 0, as a fraction of that bound.
         """
         target = math.sqrt(1 + share) * self.limit(unit)
 
