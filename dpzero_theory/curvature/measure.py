@@ -116,8 +116,8 @@ class Measurement:
 
     @property
     def smoothness(self) -> float:
-        """The largest upper end of the measured spectral norms: of the Hessians of the mean loss and of single samples
-        at every point, and of the matrix H that `shared` describes."""
+        """The largest upper end of the measured spectral norms (of the Hessians of the mean loss and of single samples
+        at every point, and of the matrix H that `shared` describes)."""
         norms = [point.spectrum.norm.high for point in self.points] + [point.samples.norm for point in self.points]
         return max(norms + ([self.shared.norm.high] if self.shared else []))
 
