@@ -37,38 +37,38 @@ from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
 
 _RUN = 10.0
-"""How long the run that is chosen may take, in minutes, if fewer steps, smaller batches or fewer directions help."""
+"""The most minutes that the chosen run may take, if fewer steps, smaller batches or fewer directions achieve that."""
 _LENGTHS = ((1000, 16), (250, 4), (62, 4), (62, 16), (62, 64), (62, 256))
-"""The pairs (T, n over the expected batch) that are tried, in this order."""
+"""Pairs (number of steps, number of records over the expected batch), in the order in which they are tried."""
 _LITTLE, _MANY = 300, 64
 """If epsilon times n is below the first number, no run of more than 62 steps is tried. Batches of n/64 or n/256 records
 are tried only if they have at least as many records as the second."""
 _FEW_DIRECTIONS = 4
 """The most directions in a step of a run that takes too long with each pair of `_LENGTHS`."""
-_STEP = 5e-3  # About how many seconds a step takes beside evaluations
-_LONG = 60  # Given settings with a longer text stand in the program by their names alone.
+_STEP = 5e-3  # About how many seconds a step takes in addition to evaluations
+_LONG = 60  # If the text of a given setting is longer, the program has its name in place of its value
 _TOKENS, _PIXELS = 64, 1024
-"""How many tokens or pixels a record is taken to have where nothing is measured."""
+"""The assumed number of tokens or pixels in a record if nothing is measured."""
 _ROUNDED = 2e-6
 """The largest change of a float32 loss up to 10 by rounding, with or without other records, if none is measured."""
 
 
 class _Kind(NamedTuple):
-    # Settings that were good in earlier runs which trained weights of one kind
-    name: str  # the kind, in words
-    norm: float  # the median norm of a record's gradient
-    smoothing: float  # lambda
-    factor: float  # f in the step size f sqrt(1000/T) (1 - t/T)/norm^2 at step t of T
-    steps: int  # the most steps T
+    # Settings that did well in earlier runs that trained the same kind of weights
+    name: str  # The kind, in words
+    norm: float  # The median norm of a record's gradient
+    smoothing: float  # How far the weights are shifted along a direction
+    factor: float  # f in the step size f sqrt(1000/T) (1 - t/T)/norm^2 of step t of T
+    steps: int  # The largest number of steps
 
 
 def narrow(module: nn.Module) -> bool:
-    """Freeze most of a model of transformers if all its parameters have requires_grad, and return whether that was so.
+    """Freeze most of a transformers model whose parameters all have requires_grad=True. Return whether this was done.
 
-    Trainable stay the parameters of the last normalisation and, if the model has a new head, those outside of its base
-    model, which are the head. A head is taken to be new if the model has no output embeddings, or if the head has
-    biases and all are 0, as they are before training; a language model's head without biases is frozen. Any other
-    module, and a model without a normalisation that has parameters, stays as it is, and False is returned.
+    The parameters of the last normalisation layer stay trainable. So does a new head: the parameters outside the base
+    model, if the model has no output embeddings (a classifier), or if the head has biases and all of them are 0, as
+    before training. If some parameter is frozen already, the module is not a transformers model, or no normalisation
+    layer has parameters, nothing changes and the result is False.
     """
     model: Any = module
     norms = [part for part in module.modules() if "Norm" in type(part).__name__ and part._parameters]
@@ -92,28 +92,27 @@ def choose(
     *,
     narrowed: bool,
 ) -> tuple[dict[str, Any], str]:
-    """Choose the settings of a private run that are not given, such as clip, batch, steps and step size.
+    """Choose the settings of a private run that are not given, such as the clip. The module stays as it was.
 
-    The run is the longest of a few (62 to 1,000 steps) that takes about ten minutes at most. Public records show the
-    norm of a record's gradient, from which clip and step size follow, the smoothing, a record's time and, by short
-    runs, a factor of the step size. Without public records these are values that were good in earlier runs on the same
-    kind of weights, and the time is estimated from the number of weights. The module is afterwards as it was.
+    The run is the longest of a few, from 62 to 1,000 steps, that takes at most about ten minutes. From public records
+    the function measures the norm of a record's gradient, which determines clip and step size, the smoothing, the time
+    of an evaluation and, by short runs, a factor of the step size. Without public records it takes values that did well
+    in earlier runs that trained the same kind of weights, and estimates the time from the number of weights.
 
     Args:
-        module: the module, whose parameters with requires_grad will be trained.
+        module: the module, whose parameters with requires_grad=True will be trained.
         n: the number of private records.
-        given: the settings that stay as they are, arguments of `make_private_with_epsilon`; target_epsilon and
-            target_delta must be among them.
-        public: the loss function, the public records, and their collate function; None if there are no public records.
-        narrowed: whether `narrow` has frozen most of the module, so that the program must do so too.
+        given: the settings to keep, arguments of `make_private_with_epsilon` with target_epsilon and target_delta.
+        public: the loss function, the public records and their collate function; None without public records.
+        narrowed: whether `narrow` has frozen most of the module. If True, the returned program does so too.
 
     Returns:
-        All settings, the given ones included; and a program that sets them, as lines of Python, the first of which is a
-        comment that says how the settings were chosen, and how much time and memory the run takes.
+        The pair (settings, program). `settings` has all settings, including the given ones. `program` is Python source
+        that sets them. Its first line is a comment on how they were chosen, and how much time and memory the run takes.
 
     Raises:
-        ValueError: a given setting is outside its range, or the losses of public records are not finite, or not one
-            for each record.
+        ValueError: a given setting is outside its range, or the losses of public records are not finite, or not one for
+            each record.
         PreconditionError: the losses of more than half of the public records tried do not change with the weights.
     """
     began = time.monotonic()
@@ -125,7 +124,7 @@ def choose(
     }  # fmt: skip
     settings.setdefault("smoothing", 0.0 if settings["difference"] == "exact" else kind.smoothing)
     length = {} if "steps" in given or "epochs" in given else {"steps": kind.steps}
-    # This refuses given settings outside their ranges before anything is read
+    # Raises for given settings outside their ranges, before anything is read
     plan = _plan(n, {"clip": 1.0, "expected_batch": n, **settings}, **length)
     seen: Public | _Tested
     if public is None:
@@ -203,8 +202,8 @@ def _program(
     settings: Mapping[str, Any], given: Mapping[str, Any], names: list[str], how: str, plan: Plan,
     seen: "Public | _Tested",
 ) -> str:  # fmt: skip
-    # `names` are the parameters that the program makes trainable, none if it leaves them as they are; `how` says how
-    # the settings were chosen
+    # Returns Python source that sets `settings`. `names` are the parameters that it makes trainable while it freezes
+    # all others; if empty, it changes none. `how` is a text that says how the settings were chosen.
     texts = {name: repr(value) for name, value in settings.items()}
     texts |= {name: name for name in given if callable(given[name]) or len(texts.get(name, "")) > _LONG}
     minutes, points = _minutes(plan, seen), _points(plan)
@@ -236,11 +235,11 @@ def _kind(weights: Weights) -> _Kind:
 
 @dataclass(frozen=True)
 class _Tested:
-    # What stands in the place of `Public` without public records: tested values, and times by the number of weights
-    said: str  # what the times hold for, and the memory, in words
-    norm: float  # the median norm of a record's gradient
-    seconds: float  # how long the evaluation of one record at one point takes
-    once: float  # how long it takes to read a record for the first time, when frozen layers run
+    # Takes the place of `Public` without public records. Its values are those of earlier runs, its times are estimated.
+    said: str  # A text that says for which records the times are meant, and the memory of the weights
+    norm: float  # The median norm of a record's gradient
+    seconds: float  # How many seconds the evaluation of one record at one point takes
+    once: float  # How many seconds the first reading of a record takes, with its frozen layers
     count: int = 0
 
     @classmethod
@@ -253,8 +252,8 @@ class _Tested:
             values, of = _TOKENS, f" for records of {_TOKENS} tokens"
         elif any("Conv" in type(part).__name__ for part in parts):
             values, of = _PIXELS, f" for records of {_PIXELS:,} pixels"
-        # Frozen layers below the first trained weight run once for each record. A look-up in an embedding takes no
-        # time, unlike the last layer, which may have the same matrix and is added.
+        # Frozen layers before the first trained weight run once for each record. An embedding look-up takes no time,
+        # but the output layer, which may share its matrix, does: `last` adds that.
         looked_up = {id(part.weight): 0 for part in parts if isinstance(part, nn.Embedding)}
         found = [looked_up.get(id(p), p.numel()) for _, p in module.named_parameters()]
         below = list(sizes).index(next(name for name in sizes if name in set(weights.names)))
@@ -272,9 +271,9 @@ class _Tested:
 
 
 def _forward(device: torch.device) -> float:
-    # About how many seconds a multiplication in a matrix product takes
+    # Returns about how many seconds one multiplication in a matrix product takes
     x, y, took = torch.ones(256, 1024, device=device), torch.ones(1024, 1024, device=device), 0.0
-    for _ in range(2):  # the first product of a process takes longer
+    for _ in range(2):  # The first product of a process takes longer
         start = time.monotonic()
         (x @ y).sum().item()
         took = time.monotonic() - start

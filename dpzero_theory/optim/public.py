@@ -32,7 +32,7 @@ from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.privacy.sampling import FullBatch
 
 _CHOOSING, _READING, _PILOT = 60.0, 12.0, 8.0
-"""How long choosing may take, reading public records, and a short run, in seconds."""
+"""The most seconds for choosing settings, for reading public records, and for one short run."""
 _MOST, _FEW, _FEWEST_STEPS, _FEWEST_ROWS, _LEAST_ROWS = 256, 8, 30, 64, 16
 """The most public records that are read; how many of them choose the smoothing; the fewest steps of a short run; the
 fewest records in it, if there are so many (it learns fewer by heart); the same if three runs would take too long."""
@@ -44,7 +44,7 @@ smoothing, records are evaluated one by one, since a record's rounding then depe
 
 
 class Falling(NamedTuple):
-    """The step size as a function of the step, which falls evenly from `first` at step 0 to 0 at step `steps`."""
+    """A step size as a function of the step's index: it falls linearly from `first` at step 0 to 0 at step `steps`."""
 
     first: float
     steps: int
@@ -57,30 +57,33 @@ class Falling(NamedTuple):
 
 
 def first_step_size(factor: float, steps: int, norm: float) -> float:
-    """Return f sqrt(1000/T)/G^2 for a factor f, T steps and the median norm G of a record's gradient."""
+    """Return factor * sqrt(1000/steps) / norm^2, the step size of the first step in a run of `steps` steps. `factor` >
+    0 is a number to be tuned, and `norm` the median L2 norm of a record's gradient."""
     return factor * math.sqrt(1000 / steps) / norm**2
 
 
 class Public:
-    """What is measured on public records, when the object is made: settings for a run, and how long the run takes.
+    """Settings and times of a private run, which are measured on public records when the object is made.
 
     Args:
         weights: the trainable weights of the module.
-        records: the tuple (losses, data, collate): a function (module, batch) -> one loss for each record, the public
-            records, and a function from a list of them to the batch (None: torch's default_collate).
-        rule: the difference rule of the run, an entry of `DIFFERENCES`.
-        settings: a mapping with at least the smoothing, direction and directions_per_step of the run, by these names.
-        began: when the choice began, by `time.monotonic`.
+        records: the tuple (losses, data, collate): a function (module, batch) -> one loss for each record; the public
+            records; and a function from a list of records to a batch (None: torch's default_collate).
+        rule: the way to compute differences, an entry of `DIFFERENCES`.
+        settings: a mapping with at least the settings smoothing, direction and directions_per_step of the run.
+        began: the time at which the search for settings began, from `time.monotonic`.
 
     Attributes:
         count: the number of public records.
-        smoothing: the smoothing lambda: the first of the given one, a tenth and a hundredth of it for which halving it
-            changes the differences of 8 records by at most 1% in L2 norm, or else the one of least change (time may
-            end the search); 0 for exact differences.
-        norm: the median norm of a record's gradient.
+        smoothing: lambda, by how much the weights are shifted to measure how fast a loss changes; 0 for exact
+            derivatives. Of the given value, a tenth and a hundredth of it, it is the first for which halving it changes
+            these rates for 8 records by at most 1% in L2 norm, or else the one with the least change.
+        norm: the median L2 norm of a record's gradient, in loss per length.
         micro_batch, at_once: how many records, and at how many of a step's shifted weights, one pass evaluates.
         once: how many seconds it takes to read a record, and to compute frozen layers' outputs that are kept.
-        seconds: how long the evaluation of one record at one point takes.
+        seconds: how many seconds the evaluation of one record at one shifted weight takes.
+
+    Raises ValueError for losses that are not finite, and PreconditionError if most of them do not change.
     """
 
     def __init__(
@@ -88,11 +91,11 @@ class Public:
     ) -> None:
         self._weights, self._records, self._rule, self._began = weights, records, rule, began
         self._evaluation, self.count = Evaluation(*records), len(records[1])
-        weights.guarded = False  # Losses that read weights unseen are looked for and refused at the start of the run
+        weights.guarded = False  # The start of the run refuses losses that read weights in unsupported ways
         rows, read = np.random.default_rng(0).permutation(self.count)[:_MOST], 0
         while read < len(rows) and (read < 2 * _FEW or time.monotonic() - began < _READING):
             self._say(f"read {read} of {len(rows)} public records")
-            self._evaluation.batch(rows[read : read + _FEW])  # This runs the frozen layers, whose outputs are kept
+            self._evaluation.batch(rows[read : read + _FEW])  # Also runs the frozen layers, whose outputs are kept
             read += _FEW
         self._rows, self.once = rows[:read], (time.monotonic() - began) / read
         start, width = time.monotonic(), settings["smoothing"] or 1e-2
@@ -115,18 +118,19 @@ class Public:
 
     @property
     def said(self) -> str:
-        """The peak memory of this process until now, in words: of its GPU, or without a GPU its own (GiB)."""
+        """A text with the peak memory of this process so far, in GiB, of its GPU or, without a GPU, of the host."""
         return f"; peak memory so far {_peak():.1f} GiB"
 
     def _change(self, width: float) -> float:
-        # By what share halving the smoothing changes the differences of a few records; infinity if these are 0
+        # Returns the relative change of a few records' differences when the smoothing `width` is halved; infinity if
+        # the differences are 0
         one, half = (self._slopes(width / part, self._rows[:_FEW], 4)[0] for part in (1, 2))
         self._changes[width] = float(np.linalg.norm(one - half) / np.linalg.norm(half)) if half.any() else math.inf
         return self._changes[width]
 
     def _slopes(self, width: float, rows: Any, count: int) -> tuple[Array, float]:
-        # The differences have the shape (records, count), in the order of `rows`, the numbers of public records; the
-        # second number is the mean loss over records and points
+        # Returns the differences of the public records with the indices `rows` along `count` directions, shape
+        # (records, count), and the mean loss over these records and the points
         points = self._own.at(range(count), width)
         parts = [self._evaluation.batch(part) for part in np.array_split(rows, math.ceil(len(rows) / _FEW))]
         values = np.concatenate([self._evaluation.at(self._weights, points, part) for part in parts], axis=1)
@@ -143,7 +147,7 @@ class Public:
         rounded = rounded_by(self._weights, *self._records, plan, rows, math.ceil(len(rows) / 2))
         least = plan.smoothing * visibility(_SURE * rounded, plan)
         if least > max(self._changes):
-            self._change(short(1.07 * least, 2))  # two digits may round down by 5%
+            self._change(short(1.07 * least, 2))  # Rounding to two digits may take away 5%
         found = {width: change for width, change in self._changes.items() if width >= least}
         best = min(found, key=found.__getitem__)
         return best if found[best] <= _COARSE else None
@@ -168,7 +172,7 @@ class Public:
         self.at_once = settings.get("points_at_once", min(len(points), max(1, fit // self.micro_batch)))
         if self.at_once > 1 and "points_at_once" not in settings:
             together = one + math.inf
-            with suppress(Exception):  # losses for several points in one pass may raise anything
+            with suppress(Exception):  # Losses may raise any exception for several points in one pass
                 together = self._evaluation.at(weights, points[:2], batch, 2)
             if not np.abs(together - one).max() <= rounding(float(torch.finfo(torch.float32).eps), one):
                 self.at_once = 1
@@ -221,8 +225,8 @@ class Public:
         return guess * 10 ** (best / 2)
 
     def gentle(self, guess: float, plan: Plan) -> float:
-        """Return an f as `factor` does, without short runs: of `guess` and its quotients by powers of sqrt(10) down to
-        guess/1000, the largest with which the curvature of the mean loss L costs the run at most |L|/4.
+        """Return a number f as `factor` does, without short runs: the largest of guess, guess/sqrt(10), ..., guess/1000
+        with which the curvature of the mean loss L costs the run at most |L|/4 in all, or guess/1000.
 
         For each f, 16 public records are evaluated at the weights and at 8 weights shifted along four directions.
         """
@@ -232,11 +236,11 @@ class Public:
         released = math.hypot(plan.unit * plan.scale, float(np.sqrt(np.mean(slopes**2))))
         for power in range(7):
             factor = guess / 10 ** (power / 2)
-            # alpha/K times the sum of K random directions is as long as alpha/sqrt(K) times one of them
+            # A sum over K random directions is sqrt(K) times as long as one, so alpha/K times it is alpha/sqrt(K)
             moved = first_step_size(factor, plan.steps, self.norm) * released / math.sqrt(k)
             points = [(0, 0.0)] + [(number, side * moved) for number in numbers for side in (1, -1)]
             means = self._evaluation.at(self._weights, points, batch).mean(axis=1)
-            lost = float(means[1:].mean() - means[0]) * plan.steps / 3  # the squares of falling step sizes: T/3 of one
+            lost = float(means[1:].mean() - means[0]) * plan.steps / 3  # Squares of falling step sizes: T/3 of one
             if lost <= abs(self._loss) / 4:
                 break
         return factor
@@ -269,9 +273,9 @@ class Public:
         return loss, min(max(self._loss / found.descent, 1e-3), 1e3) if wrong else 1.0
 
     def _mean(self, losses: Array) -> float:
-        # The mean of l/(l + L), with L the mean loss at the start; or of the losses l if L is negative. A short run
-        # learns few records by heart and is too sure of others: that doubles the mean cross-entropy of a run with the
-        # best step size, but hardly changes how many answers are right.
+        # Returns the mean of l/(l + L) over the losses l, where L is the mean loss before training; if L <= 0 the mean
+        # of l. A short run memorises its few records and is too sure of others. That doubles the mean cross-entropy at
+        # the best step size, but hardly changes how many answers are right, and l/(l + L) limits its effect.
         bounded = np.maximum(losses, 0.0)
         return float((bounded / (bounded + self._loss) if self._loss > 0 else losses).mean())
 
@@ -281,8 +285,8 @@ class Public:
             print(f"\r[{bar:20}] choosing settings: {what:40}", end="", file=sys.stderr, flush=True)
 
 
-# Its `bytes` is the size of the largest tensor that an operation in the block returned, by which `choose` sets how many
-# records are evaluated at a time.
+# A context manager whose `bytes` is the size of the largest tensor that an operation in its block has returned. It says
+# how many records can be evaluated at a time.
 class _Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
     bytes = 0
 
@@ -295,7 +299,7 @@ class _Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def short(value: float, digits: int = 3) -> float:
-    return float(f"{value:.{digits}g}")  # `auto` prints Python that repeats its choice, with this very value
+    return float(f"{value:.{digits}g}")  # Rounds a setting: `auto` prints it in a program and uses the same value
 
 
 def _peak() -> float:

@@ -1,14 +1,14 @@
-"""Whether a run learns, stands still or diverges, from what it has released alone.
+"""Estimates, from what a run has released, whether it learns, stands still or diverges.
 
-A step moves the weights by -alpha z u for a direction u, where z is the released average difference along u: the true
-difference plus noise of variance s^2. To first order in alpha the mean loss then falls by alpha times the square of the
-true difference, of which alpha (z^2 - s^2) is an unbiased estimate (with K directions the mean over them). Its sum over
-the steps is the run's descent. A descent far below the loss at the start says that the weights hardly move. No loss can
-fall by much more than its value, so a descent far above the loss at the start, or one that does not slow down in the
-second half of the run, says that the steps overshoot: what they gain to first order they lose to higher orders.
+A step moves the weights by -alpha z u along a direction u, where alpha is the step size and z the released average
+along u: the true derivative of the mean loss along u plus noise of variance s^2. To first order in alpha, the step
+lowers the mean loss by alpha times the square of the true derivative. An unbiased estimate of this is alpha (z^2 -
+s^2); with K directions it is the mean over them. The sum over the steps is the run's *descent*. If it is far less than
+the loss before training, the weights hardly move. A loss cannot fall by much more than its value. So a descent far
+above the loss before training, or one that does not slow down in the second half of the run, means too long steps.
 
-Nothing but public numbers is used: the releases, the plan, and a guess of the loss at the start that must not come from
-the private records.
+Everything here is public: the released numbers, the plan, and a guess of the loss before training that must not come
+from the private records.
 """
 
 import math
@@ -23,7 +23,7 @@ from dpzero_theory.optim.files.transcript import Record
 from dpzero_theory.optim.plan import Plan
 
 LOSS_AT_START = 2.0
-"""The mean loss before training if no guess is given, in nats: a cross-entropy of some seven equally likely answers."""
+"""The assumed mean loss before training if no guess is given, in nats, a cross-entropy of some seven equal classes."""
 _STILL, _SOON, _LATE, _HALF, _MOST = 0.03, 2.0, 5.0, 0.5, 15.0
 """Limits for a run's descent, in units of the loss at the start. Below the first the run stands still. Before its end a
 run diverges above a limit that rises evenly, over the steps, from the second number to the third, since a run that
@@ -35,12 +35,12 @@ _CHANCE = 1e-6
 
 
 class Verdict(NamedTuple):
-    """What the releases of a run say of its training.
+    """What the released numbers of a run say about its training.
 
     Attributes:
-        word: "learns", "stands still", "diverges", or "hidden" if the noise hides which of them it is.
-        descent: the estimate of how far the steps lower the mean loss, to first order in the step size.
-        error: two standard deviations that the noise gives the estimate.
+        word: "learns", "stands still", "diverges", or "hidden" if the noise hides which of these is true.
+        descent: the estimated decrease of the mean loss, to first order in the step size, in the unit of the loss.
+        error: two standard deviations of this estimate.
         remedy: what to change, in words; "" if the run learns.
     """
 
@@ -72,11 +72,11 @@ class Descent:
         self._start = real("loss_at_start", loss_at_start, above=0)
         self._made, self._warned = 0, False
         self._sum = self._variance = self._noise_variance = self._peak = 0.0
-        self._half = (0.0, 0.0)  # the sum and its variance after the first half of the steps
+        self._half = (0.0, 0.0)  # The estimate and its variance after half of the steps
         noise = plan.unit * plan.scale
         laplace = plan.law is not None and plan.law.noise == "laplace"
-        self._second = noise**2 * (2 if laplace else 1)  # the variance of the noise on a released average
-        self._fourth = noise**4 * (20 if laplace else 2)  # the variance of its square
+        self._second = noise**2 * (2 if laplace else 1)  # The variance of the noise on a released average
+        self._fourth = noise**4 * (20 if laplace else 2)  # The variance of the square of this noise
         # The s^2 in `_chance`: for Gaussian noise its variance. For Laplace noise of scale b, whose square has no
         # exponential moment, b^2 log(draws/_CHANCE)^2: no square in the run is larger, but for the probability _CHANCE
         draws = plan.steps * plan.directions_per_step
@@ -91,7 +91,7 @@ class Descent:
         alpha, excess = self._plan.step_size(record.release), squares - self._second
         self._made += 1
         self._sum += alpha * float(excess.mean())
-        # The square of h + e, for a difference h and noise e, has the variance of e^2 plus 4 h^2 times that of e
+        # For a number h and noise e, the variance of (h + e)^2 is that of e^2 plus 4 h^2 times that of e
         spread = self._fourth + 4 * excess * self._second
         self._variance += (alpha / len(squares)) ** 2 * float(spread.sum())
         self._noise_variance += alpha**2 / len(squares) * self._fourth
@@ -100,14 +100,14 @@ class Descent:
             self._half = (self._sum, self._variance)
 
     def watch(self, record: Record) -> None:
-        """Add a release, and warn once, with the remedy, as soon as the run diverges."""
+        """Add what one step has released. Warn, once and with a remedy, as soon as the run diverges."""
         self.add(record)
         if not self._warned and self._made < self._plan.steps and (found := self.verdict).word == "diverges":
             self._warned = True
             warnings.warn(f"after {self._made} of {self._plan.steps} steps the run {found}", stacklevel=3)
 
     def _overshoots(self) -> bool:
-        if self._made == self._plan.steps:  # Three standard deviations, as this is asked once
+        if self._made == self._plan.steps:  # At the end: less three standard deviations of the noise
             fell, variance = self._half
             late = self._sum - fell - 3 * _deviation(self._variance - variance)
             return late > _HALF * self._start or self._sum - 3 * _deviation(self._variance) > _MOST * self._start
@@ -126,7 +126,7 @@ class Descent:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the run learns, stands still or diverges, by the releases so far, or that their noise hides it."""
+        """Whether the run learns, stands still or diverges after the steps so far, or that noise hides this."""
         if not self._made:
             return Verdict("hidden", 0.0, 0.0, "no step has been made")
         found, error, start = self._sum, 2 * _deviation(self._variance), self._start
@@ -143,7 +143,7 @@ class Descent:
 
 
 def _deviation(variance: float) -> float:
-    return math.sqrt(max(variance, 0.0))  # an unbiased estimate of a variance may be negative
+    return math.sqrt(max(variance, 0.0))  # An unbiased estimate of a variance can be negative
 
 
 def _short(factor: float) -> str:
