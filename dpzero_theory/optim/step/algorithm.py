@@ -30,7 +30,7 @@ Sums = NDArray[Any]
 
 _SHRINK = 1e-12
 """The relative amount by which the clip is reduced before K > 1 clipped differences are rounded toward zero. It is more
-than a norm's relative rounding error in float64 with K <= 1000, and with K <= 2^16 for arrays in C order."""
+than a norm's relative rounding error in float64 with K <= 2^16."""
 
 
 def clip_jointly(rows: Array, clip: float) -> Array:
@@ -39,7 +39,8 @@ def clip_jointly(rows: Array, clip: float) -> Array:
     C is `clip` > 0. Before, NaN is replaced by 0; in a row with infinite entries these become C or -C, and its other
     entries 0. The L2 norm of a row of the result is at most C, but for the rounding errors of float64 if K > 1.
     """
-    known = np.where(np.isnan(rows), 0.0, rows)
+    # In C order, as numpy then adds a row's squares in pairs: one after the other, rounding errors grow with K.
+    known = np.where(np.isnan(rows), 0.0, np.ascontiguousarray(rows))
     if known.shape[-1] == 1:
         return np.clip(known, -clip, clip)
     infinite = np.isinf(known)

@@ -115,3 +115,10 @@ def test_any_rows_are_clipped_to_the_norm(rows, clip):
             np.testing.assert_allclose(after, before, rtol=1e-15, atol=0)
         elif 1e-290 < norm < 1e290:
             np.testing.assert_allclose(after, before * (clip / norm), rtol=1e-13, atol=1e-300)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_rounding_adds_little_to_the_norm_of_many_clipped_differences(order: str) -> None:
+    rows = np.random.default_rng(0).uniform(1, 2, (2, 2**16)).astype(np.float64, order=order)  # type: ignore[call-overload]
+    norms = [math.sqrt(math.fsum(row * row)) for row in clip_jointly(rows, 1.0)]
+    assert max(norms) <= 1 + 1e-13
