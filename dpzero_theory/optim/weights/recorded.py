@@ -138,10 +138,11 @@ class Recorded:
         return found
 
     def _write(self, part: Sequence[Point], scale: Tensor) -> None:
-        # Writes the shifts of the points `part` into `scale`, a float64 tensor of shape (points,), and the signs of the
-        # points' low-rank directions into the tensors from which recordings read them.
-        scale.copy_(torch.tensor([shift for _, shift in part], dtype=torch.float64))
-        self._weights.directions.write(tuple(number for number, _ in part), (), self._weights.shapes)
+        # Writes the shifts of the points `part` times `directions.scale` into `scale`, a float64 tensor of shape
+        # (points,), and the signs of the points' low-rank directions into the tensors from which recordings read them.
+        directions = self._weights.directions
+        scale.copy_(torch.tensor([shift * directions.scale for _, shift in part], dtype=torch.float64))
+        directions.write(tuple(number for number, _ in part), (), self._weights.shapes)
 
     def _add(self, key: Any, part: Sequence[Point], ask: Callable[[Any], Any], content: Any, records: int) -> None:
         # Evaluates the batch `content` at the points `part` in one pass, and keeps the evaluation as a CUDA graph under

@@ -6,6 +6,7 @@ from collections import UserDict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from torch.utils.data import TensorDataset, default_collate
 from dpzero_theory.optim.losses.evaluation import step_now
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private
+from dpzero_theory.optim.shape import text_of
 from dpzero_theory.optim.weights import module as weights_module
 from dpzero_theory.optim.weights.recorded import Recorded, _shape_of
 
@@ -37,6 +39,13 @@ class Net(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.out(torch.relu(self.hidden(self.norm(self.embedding(tokens)))).mean(1))
+
+
+ZEROS = {
+    name: (np.zeros(len(p), int), np.zeros(p[0].numel() if p.ndim > 1 else 0, int))
+    for name, p in sorted(Net().named_parameters())
+}
+SHAPE = text_of(1.5, ZEROS, [])  # directions that are 1.5 times as long
 
 
 def losses(module: nn.Module, batch: Any) -> Tensor:
@@ -94,6 +103,7 @@ def run(folder: Path | None = None, ask: Any = losses, *, net: nn.Module | None 
         ("low-rank", {"plan": {"directions_per_step": 3}}),
         ("low-rank:2", {"plan": {"directions_per_step": 3, "difference": "forward"}, "points_at_once": 4}),
         ("low-rank", {"dtype": torch.bfloat16}),
+        ("low-rank", {"plan": {"shape": SHAPE}}),
     ],
 )
 def test_recorded_steps_have_the_same_bits(
