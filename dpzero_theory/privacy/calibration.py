@@ -101,7 +101,7 @@ def calibrated(made: Step, epsilon: float, target_delta: float, group: int = 1, 
     known, size = loud.one, loud.size
 
     def deltas(noise: float, wanted: float, ends: Ends) -> Bounds:
-        near = None if wanted == _FINE else delta
+        near = None if wanted == _FINE and ends != "lower" else delta
         try:
             return Group(made.with_noise(noise), size, n).delta(epsilon, near=near, wanted=wanted, ends=ends)
         except OverflowError:
@@ -213,7 +213,7 @@ def _least_noise(
         if narrow:
             return within(excess, near, slope=slope, share=min(share, _SHARP))
         # Bounds on delta jump a little as the noise changes, so a search may end `jump` from the answer, or in `aim`.
-        aim = (1e-15, share * slope) if ends == "lower" else (-share * slope, 0.0)
+        aim = (1e-15, share * slope) if ends == "lower" else (-max(share, jump / 2) * slope, 0.0)
         return within(excess, near, slope=slope, share=max(share, jump), aim=aim)
 
     missed, met = search(guess, share, _FINE, "upper")
@@ -234,7 +234,7 @@ def _least_noise(
         # If the two bounds on the multiplier are far apart, the lower one is computed only to a share of the gap.
         apart = min(max(met / near - 1 - gap / slope, 0.0), 0.5)
         finest = min(apart, 0.1) / 16
-        near = near * math.exp(max(min(gap, 0.0), -_FARTHEST) / slope)
+        near = near * math.exp(max(min(gap, _FARTHEST), -_FARTHEST) / slope - max(share, finest) / 2)
         coarse = max(_FINE, min(finest * root, _ROUGH))
         near = search(near, max(share, finest), coarse, "lower", max(apart / 16, _JUMP))[0] or 0.0
     return Bounds(near, met)

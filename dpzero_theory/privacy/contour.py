@@ -60,7 +60,7 @@ class _Moments:
             raise _Unfit
         self.x = x = self.step * np.arange(math.floor(first / self.step), math.ceil(last / self.step) + 1.0)
         self.loss, log_a = law.losses(branch, x)
-        loss_error, log_error = law.rounding(branch, x)
+        loss_error, log_error = law.rounding(branch, x, log_a)
         square = (x / s) ** 2 / 2
         self.base = -square + self.a * log_a + (math.log(self.step / s) - LOG_SQRT_2PI)
         self.base_error = self.a * log_error + UNIT * (32 + 4 * square + 6 * np.abs(self.base))
@@ -76,8 +76,8 @@ class _Moments:
     def _chance(self, x: Array) -> tuple[Array, Array]:
         # The chance that the record was in the batch, given each output in x, and a bound on its relative error
         log_q, u, log_a = math.log(self.law.rate), (2 * x - 1) / (2 * self.law.noise**2), self.law.log_mixture(x)
-        error = self.law.rounding(self.law.branches[0], x)[1] + 8 * UNIT * (1 - log_q + np.abs(u) + np.abs(log_a))
-        return np.exp(np.minimum(log_q + u - log_a, 0.0)), error
+        rounded = self.law.rounding(self.law.branches[0], x, log_a)[1]
+        return np.exp(np.minimum(log_q + u - log_a, 0.0)), rounded + 8 * UNIT * (1 - log_q + np.abs(u) + np.abs(log_a))
 
     def _costs(self, tau: float, t: Array) -> Array:
         # Returns logs of bounds on the integral of |integrand of M(tau + i t)| over M(tau), along the two lines Im x =

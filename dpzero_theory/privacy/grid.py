@@ -411,15 +411,17 @@ def _largest(makes: Sequence[_Make], wanted: float, ends: Ends, known: float, fa
     if not makes:
         return Bounds(0.0, math.inf)
     found = [_tried(make, _FEWEST, _Curve, "both") for make in makes]
+
+    def done(bounds: Bounds) -> bool:
+        return _width(bounds) <= wanted or far(bounds) or bounds.upper <= max(known, *(one.lower for one in found))
+
     for k, make in enumerate(makes):
         bounds, points, most = found[k], _FEWEST, (_MOST if wanted < _COARSE else _MOST_ROUGH)
         width = _width(bounds)
         last: dict[_Class, Bounds] = {_Curve: bounds}
         curves: list[_Class] = [_Curve, _Apart]
         # Wide bounds do not end the search: a coarse grid gives them if its cells are wide against one release's losses
-        while width > wanted and points < most and not far(bounds):
-            if bounds.upper <= max(known, *(one.lower for one in found)):
-                break
+        while points < most and not done(bounds):
             # The width falls as the inverse square of the number of points, which says how many more are needed.
             share = 2 ** min(max(math.ceil(math.log2(width / wanted) / 2), 1), 6) if width < _NOTHING else 16
             finer = min(share, most // points)
@@ -431,10 +433,9 @@ def _largest(makes: Sequence[_Make], wanted: float, ends: Ends, known: float, fa
             for curve in curves:
                 last[curve] = _tried(make, points if curve is _Curve else min(points // 2, _MOST_APART), curve, needed)
                 bounds = bounds.within(last[curve])
-                width = _width(bounds)
-                if width <= wanted or far(bounds):
+                if done(bounds):
                     break
-            found[k] = bounds
+            found[k], width = bounds, _width(bounds)
             # Only the class with the narrower bounds is used for finer grids, while it improves.
             curves = [min(last, key=lambda one: _lacking(last[one], ends))]
             settled = before.get(curves[0]) and not _gained(before[curves[0]], last[curves[0]], ends, finer) > wanted
@@ -583,7 +584,8 @@ def _root(parts: Parts, delta: float, lower_at: float, wanted: float) -> _Make:
                 break
             at = upper
         lower = crossed(curve.lower, lower_at, min(upper, 1.2 * at + 0.01), 1 + curve.tau, way=-1)
-        start = upper if lower > 0.9 * upper or upper < at else at
+        middle = math.sqrt(lower * upper) if lower > 0 and upper < math.inf else at
+        start = upper if lower > 0.5 * upper else middle
         return Bounds(min(lower, upper), upper)
 
     return bounds

@@ -89,22 +89,22 @@ def _compose(spectra: Sequence[_Spectrum], mixture: Mixture, start: int) -> tupl
         w = one.w[kept]
         # log |1 + w|: the first formula has a small relative error even near w = 0, where the log is near 0. The second
         # one is for w near -1, where its error changes the small number |1 + w| by little in absolute terms.
-        size_of_f, square = np.abs(1 + w), 2 * w.real + w.real**2 + w.imag**2
-        with np.errstate(divide="ignore"):
-            log_size = np.where(size_of_f > 0.5, 0.5 * np.log1p(np.maximum(square, -0.75)), np.log(size_of_f))
-            log = log_size + 1j * np.arctan2(w.imag, 1 + w.real)
-        logs.append(np.where(np.isfinite(log), log, -1e4))
+        square = 2 * w.real + w.real**2 + w.imag**2
+        log_size, small = 0.5 * np.log1p(np.maximum(square, -0.75)), square < -0.75
+        log_size[small] = np.maximum(log_law(np.abs(1 + w[small])), -1e4)
+        logs.append((log_size, np.arctan2(w.imag, 1 + w.real)))
     product, spread = np.zeros(len(kept), np.complex128), np.zeros(len(kept))
     for (share, counts), log_of_all in zip(mixture, most, strict=True):
-        power, turns = np.full(len(kept), share, np.complex128), np.full(len(kept), abs(share))
-        for one, n, log in zip(spectra, counts, logs, strict=True):
+        power, angle, turns = np.full(len(kept), share), np.zeros(len(kept)), np.full(len(kept), abs(share))
+        for one, n, (log_size, turn) in zip(spectra, counts, logs, strict=True):
             if n:
-                power += n * log
-                turns += n * np.abs(log)
+                power += n * log_size
+                angle += n * turn
+                turns += n * np.hypot(log_size, turn)
                 spread += 1.1 * n * one.wrong[kept] * np.exp(np.minimum((log_of_all - one.log_most)[kept], 700.0))
-        term = np.exp(power)
-        product += term
-        spread += np.abs(term) * 8 * UNIT * (4 + len(mixture) + turns)
+        size_of_term = np.exp(power)
+        product += size_of_term * np.exp(1j * angle)
+        spread += size_of_term * 8 * UNIT * (4 + len(mixture) + turns)
     whole = np.zeros(size // 2 + 1, np.complex128)
     whole[kept] = product
     law = np.maximum(fft.irfft(whole, size), 0)
@@ -248,9 +248,10 @@ def composed(
     spectra = [_spectrum(mass, first, size, mode) for (first, mass, _), mode in zip(laws, modes, strict=True)]
     law, error = _compose(spectra, mixture, start)
     rates = np.array([up, -down])
-    tails = np.array(
-        [log_moments(log_law(mass), rates, (first + np.arange(float(len(mass)))) * width) for first, mass, _ in laws]
-    )
+    tails = np.zeros((len(laws), 2))
+    for k, (first, mass, _) in enumerate(laws):
+        seen = np.flatnonzero(mass)
+        tails[k] = log_moments(np.log(mass[seen]), rates, np.asarray((first + seen) * width, dtype=np.float64))
     beyond = 0.0
     for share, counts in mixture:
         tail = share + np.asarray(counts) @ tails + np.array([-up * width * (start + size), down * width * start])
@@ -291,7 +292,7 @@ def sums(
     # Coarsened laws, with which the ranges were chosen, spread a little less, so the grid is made a little wider.
     low, high = (pick(found[k] for *_, found in made) for k, pick in enumerate((min, max)))
     start, last = math.floor((low - 0.01 * (high - low)) / width), math.ceil((high + 0.01 * (high - low)) / width)
-    size = max(2 ** math.ceil(math.log2(last - start + 1)), 64)
+    size = max(min(m * 2 ** math.ceil(math.log2((last - start + 1) / m)) for m in (1, 3)), 64)
     if size > longest:
         raise OverflowError("the noise is too little for the grid")
     of_all, at = [], (start + np.arange(size)) * width

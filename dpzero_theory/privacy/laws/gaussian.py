@@ -104,22 +104,28 @@ class Gaussian(Law):
         log_a = self.log_mixture(x)
         return branch.up * log_a - (branch.down * self.log_mixture(-x) if branch.down else 0.0), log_a
 
-    def rounding(self, branch: _Branch, x: Array) -> tuple[Array, Array]:
-        """Returns two arrays of bounds on the absolute rounding errors of the two arrays that `losses(branch, x)`
-        returns."""
+    def rounding(self, branch: _Branch, x: Array, log_a: Array) -> tuple[Array, Array]:
+        """Returns two arrays of bounds on the absolute rounding errors of the two arrays, losses and `log_a`, that
+        `losses(branch, x)` returns."""
         s, q = self.noise, self.rate
         keep = math.log1p(-q) if q < 1 else 0.0
 
-        def error(y: Array) -> Array:
-            log_a = self.log_mixture(y)
-            u = (2 * y - 1) / (2 * s * s)
+        def error(y: Array, log_a: Array) -> Array:
+            u, size = (2 * y - 1) / (2 * s * s), np.abs(log_a)
             posterior = np.exp(np.minimum(math.log(q) + u - log_a, 0.0))
-            coarse = np.where(np.abs(log_a) > 0.4, -keep * (1 - posterior) - math.log(q) * posterior, 0.0)
-            near = np.abs(log_a) + (1 + np.abs(2 * y - 1) / (2 * s * s)) * posterior + coarse
-            return np.asarray(16 * UNIT * near)
+            coarse = np.where(size > 0.4, -keep * (1 - posterior) - math.log(q) * posterior, 0.0)
+            return np.asarray(16 * UNIT * (size + (1 + np.abs(u)) * posterior + coarse))
 
-        one = error(x)
-        return one + error(-x) if branch.down else one, one
+        one = error(x, log_a)
+        return one + error(-x, self.log_mixture(-x)) if branch.down else one, one
+
+    def _most_rounding(self, ends: Array) -> float:
+        # A bound on the rounding error of log A(x) at all x between the two `ends`, in rising order: log A and the
+        # chance that the record is in the batch, given x, rise with x, and of |u| one of the ends has the most.
+        u, log_a, log_q = (2 * ends - 1) / (2 * self.noise**2), self.log_mixture(ends), math.log(self.rate)
+        most, chance = float(np.max(np.abs(log_a))), math.exp(min(log_q + float(u[1] - log_a[1]), 0.0))
+        coarse = max(-log_q, -math.log1p(-self.rate) if self.rate < 1 else 0.0) if most > 0.39 else 0.0
+        return 16.1 * UNIT * (most + (1 + float(np.max(np.abs(u)))) * chance + coarse)
 
     def inverse(self, branch: _Branch, level: Array) -> Array:
         """Returns about the outputs x of `branch`, one of `branches`, at which the privacy loss is `level`, or -`level`
@@ -174,8 +180,9 @@ class Gaussian(Law):
         # measured: its maximum is the slip.
         levels = np.arange(first + 1, last + 1) * half
         inner = np.clip(self.inverse(branch, levels), low, high)
-        missed = np.abs(sign * self.losses(branch, inner)[0] - levels) + self.rounding(branch, inner)[0]
-        slip = float(np.max(missed, initial=float(np.max(self.rounding(branch, ends)[0]))))
+        log_error = self._most_rounding(ends)
+        loss_error = log_error + (self._most_rounding(-ends[::-1]) if branch.down else 0.0)
+        slip = float(np.max(np.abs(sign * self.losses(branch, inner)[0] - levels), initial=0.0)) + loss_error
         edges = np.maximum.accumulate(np.concatenate([[low], inner, [high]]))
         widest = s / max(50.0, 3.2 * ((max(-low, high) + 1) / s + 2))
         needed = np.ceil(np.diff(edges) / widest)
@@ -189,15 +196,16 @@ class Gaussian(Law):
         x = (left[:, None] + length[:, None] * (1 + points) / 2).ravel()
         log_width = np.log((length[:, None] * weights / (2 * s)).ravel()) - LOG_SQRT_2PI
         loss, log_a = self.losses(branch, x)
-        loss_error, log_error = self.rounding(branch, x)
-        mass_error = UNIT * (24 + 3 * (x / s) ** 2 + 4 * np.abs(log_width) + 4 * np.abs(branch.a * log_a))
+        square = (x / s) ** 2
+        most, width_most, log_most = (float(np.max(np.abs(y))) for y in (square, log_width, log_a))
+        mass_error = UNIT * (24 + 3 * most + 4 * width_most + 4 * branch.a * log_most)
         cell = np.repeat(cell, len(points)) + first
         return _Nodes(
             half=cell if sign > 0 else -1 - cell,
             loss=loss,
-            log_mass=-((x / s) ** 2) / 2 + log_width + branch.a * log_a,
-            slip=max(slip, float(np.max(loss_error))) + 4 * UNIT * float(np.max(np.abs(loss))),
-            error=_RULE_ERROR + float(np.max(mass_error + branch.a * log_error)) + 4 * UNIT * int(pieces.max()),
+            log_mass=log_width - square / 2 + branch.a * log_a,
+            slip=slip + 4 * UNIT * float(np.max(np.abs(loss))),
+            error=_RULE_ERROR + mass_error + branch.a * log_error + 4 * UNIT * int(pieces.max()),
         )
 
     def log_moment(self, t: float) -> tuple[float, float]:
@@ -267,32 +275,29 @@ class Gaussian(Law):
         count = max(int(half.max()) + 1 >> 1, 0) - first + 2
         largest = width * max(abs(first), first + count)
         slip = max(n.slip for n in nodes)
-        error = max(n.error for n in nodes) + slip + UNIT * (16 + 8 * (1 + tau) * largest)
-
-        def logs(cell: NDArray[np.int64], *, raised: bool) -> tuple[Array, Array]:
-            base = cell * width
-            log_p = log_mass + tau * base
-            return log_p, log_p + base - (np.maximum(loss, base) if raised else loss)
-
-        below, nearest = half >> 1, (half + 1) >> 1
-        logs_below, logs_nearest = logs(below, raised=True), logs(nearest, raised=False)
-        log_scale = float(max(np.max(each) for each in (*logs_below, *logs_nearest)))
-
-        def masses(cell: NDArray[np.int64], logs: tuple[Array, Array]) -> tuple[Array, Array]:
-            found = [np.bincount(cell - first, np.exp(log - log_scale), count).astype(np.float64) for log in logs]
-            for law in found:
-                law[-first] += atom * math.exp(-log_scale)
-            return found[0], found[1]
-
+        error = max(n.error for n in nodes) + slip + UNIT * (24 + 8 * (1 + tau) * largest)
+        # Masses of half cells, each tilted as its lower end, from the one below the loss `first` H on: P's; Q's with
+        # losses below `lowest` raised; and Q's
+        base = half * (width / 2)
+        log_p, low = log_mass + tau * base, np.flatnonzero(loss < base)
+        log_low = log_p[low] + base[low] - loss[low]
+        log_scale = max(float(np.max(log_p)), float(np.max(log_low, initial=-math.inf)))
+        p_of, at = np.exp(log_p - log_scale), half - (2 * first - 1)
+        held, more = 2 * count + 1, math.exp(tau * width / 2)
+        p_by, raised = np.bincount(at, p_of, held), np.bincount(at, p_of * np.exp(np.minimum(base - loss, 0.0)), held)
+        q_by = raised + np.bincount(at[low], np.exp(log_low - log_scale) - p_of[low], held)
+        for law in (p_by, raised, q_by):
+            law[1 - 2 * first] += atom * math.exp(-log_scale)
         # Of the mass p of a cell [k H, (k + 1) H), the part `up` moves to the upper end and the rest to the lower end.
         # P's and Q's masses stay the same, and dQ/dP is only spread out, which can only raise delta: the new pair is an
         # upper bound. `slack` covers rounding.
-        p, q = masses(below, logs_below)
+        p, q = p_by[1::2] + p_by[2::2] / more, raised[1::2] + raised[2::2] / (more * math.exp(width / 2))
         slack = 1.01 * (2 * error + 4 * UNIT * (1 + largest))
         up = np.minimum((np.maximum(p - q, 0.0) + slack * p) / -math.expm1(-width), p)
         upper = p - up
         upper[1:] += up[:-1] * math.exp(tau * width)
-        return Cells(first, upper, *masses(nearest, logs_nearest), slip, error, log_scale)
+        near_p, near_q = p_by[1::2] + p_by[:-1:2] * more, q_by[1::2] + q_by[:-1:2] * (more * math.exp(width / 2))
+        return Cells(first, upper, near_p, near_q, slip, error, log_scale)
 
 
 @dataclass(frozen=True)

@@ -65,9 +65,10 @@ def log_mixed(weight: float, level: Array) -> Array:
     if weight == 1:
         return level
     more = weight * np.expm1(np.minimum(level, 700.0))
-    near = np.abs(more) < 0.5
-    far = np.logaddexp(math.log1p(-weight), math.log(weight) + level)
-    return np.asarray(np.where(near, np.log1p(np.where(near, more, 0.0)), far))
+    found: Array = np.log1p(np.maximum(more, -0.5))
+    far = (more < -0.5) | (level > 700)
+    found[far] = np.logaddexp(math.log1p(-weight), math.log(weight) + level[far])
+    return found
 
 
 def normal_mass(low: Array, high: Array) -> tuple[Array, Array]:
