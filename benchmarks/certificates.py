@@ -39,9 +39,10 @@ from benchmarks.problems.minimise import minimised
 from benchmarks.problems.sentences import hashed_words, sst2
 from dpzero_theory.cli import integer
 from dpzero_theory.datasets import binary_digits
-from dpzero_theory.privacy.gaussian import gdp_from_epsilon, paper_gdp
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.synthetic.lanes import Draw, Lanes, directions_of
 from dpzero_theory.synthetic.problems import gaussian_data, paper_spectrum
+from dpzero_theory.theory.noise import paper_gdp
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.theorems import Inequality, displayed

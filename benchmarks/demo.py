@@ -22,12 +22,13 @@ from benchmarks.problems.lipschitz import LogisticRegression
 from dpzero_theory import params
 from dpzero_theory.cli import Parser, output_folder
 from dpzero_theory.datasets import binary_digits
-from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.noise import SystemNoise
 from dpzero_theory.synthetic import engine
 from dpzero_theory.synthetic.lanes import Lanes, directions_of
 from dpzero_theory.synthetic.problems import Quadratic, gaussian_data, paper_spectrum
 from dpzero_theory.theory import theorems
+from dpzero_theory.theory.noise import noise_std
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp import certificate as sharp
 from tests.optim import reference

@@ -33,10 +33,11 @@ from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.tables import rounded
 from benchmarks.problems import padded
 from dpzero_theory.cli import Parser, Several, integer
-from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.synthetic import engine
 from dpzero_theory.synthetic.lanes import Lanes
 from dpzero_theory.synthetic.problems import Quadratic
+from dpzero_theory.theory.noise import noise_std
 
 Array = NDArray[np.float64]
 

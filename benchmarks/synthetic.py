@@ -33,11 +33,11 @@ from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.rows import OK, RESULTS
 from dpzero_theory.cli import Parser, Several, integer
-from dpzero_theory.privacy.gaussian import noise_std, paper_gdp
 from dpzero_theory.synthetic import engine
 from dpzero_theory.synthetic.first_order import dpgd
 from dpzero_theory.synthetic.lanes import Draw, Lanes, directions_of
 from dpzero_theory.synthetic.problems import MODES, Quadratic, gaussian_data, paper_spectrum
+from dpzero_theory.theory.noise import noise_std, paper_gdp
 
 Array = NDArray[np.float64]
 

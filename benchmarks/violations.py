@@ -33,7 +33,8 @@ from benchmarks.kit.rows import read_rows
 from benchmarks.problems.hardest import hardest
 from benchmarks.problems.worst_case import WorstCase, run
 from dpzero_theory.check import Array, PreconditionError
-from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon
+from dpzero_theory.theory.noise import noise_std
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.certificate import certificate, prescribe
 from dpzero_theory.theory.sharp.constants import constants

@@ -17,7 +17,7 @@ import math
 import numpy as np
 
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.gaussian import noise_std as full_batch_noise
+from dpzero_theory.theory.noise import noise_std as full_batch_noise
 from dpzero_theory.theory.problem import Problem
 
 WORST_EXPONENT = 1.2564312086261697  # The x > 0 at which (1 - e^(-x))^2/x is largest; it solves e^x = 1 + 2 x

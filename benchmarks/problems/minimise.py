@@ -20,7 +20,7 @@ import numpy as np
 from dpzero_theory import check
 from dpzero_theory.bisection import halved
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.gaussian import noise_std
+from dpzero_theory.theory.noise import noise_std
 from dpzero_theory.theory.problem import Guarantee, Prescription
 from dpzero_theory.theory.sharp.smallest import MOST_STEPS, SMOOTHING_SHARE, STEPS_SHARE
 from dpzero_theory.theory.theorems import Inequality

@@ -10,7 +10,8 @@ import numpy as np
 
 from dpzero_theory import check
 from dpzero_theory.difference import DIFFERENCES
-from dpzero_theory.privacy.gaussian import epsilon_from_gdp, gdp_from_epsilon, paper_gdp
+from dpzero_theory.privacy.gaussian import epsilon_from_gdp, gdp_from_epsilon
+from dpzero_theory.theory.noise import paper_gdp
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp.constants import known_direction

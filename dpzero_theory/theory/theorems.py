@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.gaussian import noise_std
+from dpzero_theory.theory.noise import noise_std
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from dpzero_theory.optim.step.algorithm import clip_jointly
 from dpzero_theory.privacy import gaussian
+from dpzero_theory.theory import noise as theory_noise
 from paper_checks import formulas as f
 from paper_checks.checks.divergence import (
     DELTAS,
@@ -55,8 +56,8 @@ def _(full: bool) -> Finding:
 def _(full: bool) -> Finding:
     rng, n, clip = np.random.default_rng(32), 5, 0.7
     largest = largest_change((3 * rng.standard_normal((n, 3)) for _ in range(2000)), clip)
-    agree("gaussian.noise_std", gaussian.noise_std(1, 1, clip, n, "replace-one"), 2 * clip / n)
-    agree("gaussian.noise_std", gaussian.noise_std(1, 1, clip, n, "add-remove"), clip / n)
+    agree("theory.noise.noise_std", theory_noise.noise_std(1, 1, clip, n, "replace-one"), 2 * clip / n)
+    agree("theory.noise.noise_std", theory_noise.noise_std(1, 1, clip, n, "add-remove"), clip / n)
     ratio = largest / (2 * clip / n)
     return Finding(abs(ratio - 1) < 1e-9, numbers={"largest change/(2C/n)": ratio})
 
@@ -66,7 +67,7 @@ def _(full: bool) -> Finding:
     everywhere, below = region(full)
     limits = {delta: lemma_limit(delta) for delta in DELTAS}
     for epsilon, delta in ((0.3, 1e-5), (2.0, 1e-6), (40.0, 0.01)):
-        agree("gaussian.paper_gdp", gaussian.paper_gdp(epsilon, delta), lemma_gdp(epsilon, delta))
+        agree("theory.noise.paper_gdp", theory_noise.paper_gdp(epsilon, delta), lemma_gdp(epsilon, delta))
         exact = hockey_stick(epsilon, lemma_gdp(epsilon, delta))
         agree("gaussian.delta_from_gdp", gaussian.delta_from_gdp(epsilon, lemma_gdp(epsilon, delta)), exact, 1e-9)
     numbers: dict[str, float | str] = {f"valid up to epsilon, delta = {k:g}": v for k, v in limits.items()}
@@ -127,8 +128,8 @@ def _(full: bool) -> Finding:
     repaired = abs(gdp(100, False) / lemma_gdp(2, 1e-6) - 1) < 1e-12
     lemma = lemma_gdp(2, 1e-6)
     agree(
-        "gaussian.noise_std",
-        gaussian.noise_std(lemma, 50, 2.0, 1000, "replace-one"),
+        "theory.noise.noise_std",
+        theory_noise.noise_std(lemma, 50, 2.0, 1000, "replace-one"),
         2 * 2.0 / 1000 * math.sqrt(50) / lemma,
     )
     return Finding(

@@ -6,7 +6,8 @@ import math
 import numpy as np
 from scipy.optimize import linprog
 
-from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon
+from dpzero_theory.theory.noise import noise_std
 from dpzero_theory.theory.problem import Problem, Run
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp.constants import constants

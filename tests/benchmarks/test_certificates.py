@@ -6,7 +6,8 @@ import pytest
 
 from benchmarks import certificates
 from benchmarks.kit.rows import read_manifest, read_rows
-from dpzero_theory.privacy.gaussian import gdp_from_epsilon, paper_gdp
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon
+from dpzero_theory.theory.noise import paper_gdp
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.certificate import prescribe
 from dpzero_theory.theory.theorems import displayed

@@ -12,14 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp, mpf
 
-from dpzero_theory.privacy.gaussian import (
-    _log_delta,
-    delta_from_gdp,
-    epsilon_from_gdp,
-    gdp_from_epsilon,
-    noise_std,
-    paper_gdp,
-)
+from dpzero_theory.privacy.gaussian import _log_delta, delta_from_gdp, epsilon_from_gdp, gdp_from_epsilon
+from dpzero_theory.theory.noise import noise_std, paper_gdp
 from tests.paper_oracle import exact_gdp, gaussian_delta
 
 EPSILONS = [1e-6, 1e-4, 1e-2, 0.3, 1.0, 2.0, 10.0, 100.0, 1e3, 1e4]

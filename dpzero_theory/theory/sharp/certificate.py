@@ -28,9 +28,9 @@ import numpy as np
 
 from dpzero_theory import check
 from dpzero_theory.difference import DIFFERENCES
-from dpzero_theory.privacy.gaussian import noise_std as full_batch_noise
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import Poisson
+from dpzero_theory.theory.noise import noise_std as full_batch_noise
 from dpzero_theory.theory.problem import SMALLEST, Guarantee, Prescription, Problem, Run
 from dpzero_theory.theory.sharp.constants import Constants, law_of
 from dpzero_theory.theory.sharp.smallest import (

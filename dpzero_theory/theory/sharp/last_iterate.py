@@ -18,8 +18,8 @@ from dpzero_theory import check
 from dpzero_theory.bisection import halved, outward
 from dpzero_theory.check import Array
 from dpzero_theory.difference import DIFFERENCES
-from dpzero_theory.privacy.gaussian import noise_std as full_batch_noise
 from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.theory.noise import noise_std as full_batch_noise
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem, Run
 from dpzero_theory.theory.sharp.constants import Constants
 from dpzero_theory.theory.sharp.smallest import (

@@ -18,8 +18,9 @@ import dpzero_theory as dz
 from benchmarks.problems.poisson import poisson_noise, prescribe_poisson
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.difference import DIFFERENCES
-from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.theory.noise import noise_std
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.certificate import certificate, prescribe
 from dpzero_theory.theory.sharp.constants import LAWS
