@@ -62,7 +62,7 @@ _BEGINS = 1_700_000_000.0  # Known clocks show this time, in seconds, when a run
 
 
 class LoopFailed(ValueError):
-    """Raised if the loop raises an error, or returns something that is not an output."""
+    """Raised if the loop raises an error, or returns releases or weights that are not a non-empty array of numbers."""
 
 
 @dataclass(frozen=True)
@@ -256,8 +256,8 @@ class Loop:
                 (`View.names`).
 
         Raises:
-            LoopFailed: the loop raised an error or SystemExit, or its releases, clean releases or weights are not
-                numbers with a row for each step.
+            LoopFailed: the loop raised an error or SystemExit, or its releases, clean releases or weights are not a
+                non-empty array of numbers.
         """
         self.count += 1
         self.entropy.start(stream)

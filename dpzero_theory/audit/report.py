@@ -146,8 +146,7 @@ class AuditReport:
         return [name for name in self.violations if not self.cause_of(name)]
 
     def cause_of(self, name: str) -> str:
-        """Return the name of a violated check from which the violation of the check `name` may follow
-        (`Check.follows`).
+        """Return the name of a violated check from which a violation of `name` may follow (`Check.follows`).
 
         If that violation may follow from another one in turn, the first of the chain is returned. Returns "" if `name`
         is not violated, or its violation follows from no other.
@@ -179,8 +178,8 @@ class AuditReport:
 
     @property
     def outcome(self) -> str:
-        """The result of the audit in one sentence: what is violated, else what could not be tested, else "No fault was
-        found"."""
+        """The result of the audit in one sentence: the violated checks to repair first (`causes`), else the checks that
+        are needed to defend the claim but could not be made, else "No fault was found"."""
         if self.violations:
             return f"Violated: {', '.join(self.causes)}."
         if missing := self.core_untested:
@@ -230,10 +229,11 @@ class AuditReport:
     def as_json(self) -> str:
         """Return the report as a JSON string, an object with these entries:
 
-        "outcome", a sentence; "violated", "causes", "held", "could_not_be_tested" and "core_not_tested", lists of names
-        of checks; "false_alarm", "runs" and "seconds"; "claim" and "view", objects with their fields; and "checks", a
-        list of objects with "check" (the name), "question", "verdict" (the status), "says", "mend", "may_follow_from"
-        (the name of a check or ""), "would_have_seen" (the power), "p_value" (or null), "runs" and "seconds".
+        "outcome", a sentence; lists of names of checks: "violated", "causes" (violated, but not as a result of another
+        one), "held", "could_not_be_tested" and "core_not_tested" (not tested, but needed to defend the claim);
+        "false_alarm", "runs" and "seconds"; "claim" and "view", objects with their fields; and "checks", a list of
+        objects with "check" (the name), "question", "verdict" (the status), "says", "mend", "may_follow_from" (the name
+        of a check or ""), "would_have_seen" (the power), "p_value" (or null), "runs" and "seconds".
         """
         content = {
             "outcome": self.outcome,

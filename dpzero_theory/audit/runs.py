@@ -68,8 +68,9 @@ class LoopRuns:
 
         Args:
             records: the data; the loop's own if None.
-            settings: settings to replace, such as noise_multiplier, by the audit's names for them (`View.names`); and
-                the arguments seed, global_seed and stream of `Loop.run`.
+            settings: settings to replace, such as step_size, by the audit's names, which `View.names` maps to the
+                loop's; and arguments of `Loop.run`: seed, the loop's seed; global_seed, that of the global generators;
+                stream, an integer that determines bytes in place of the operating system's random bytes.
         """
         try:
             return self.loop.run(records, **settings)
@@ -118,7 +119,7 @@ class LoopRuns:
         return changes if not same(plain_run.releases[1:], large.releases[1:]) else {}
 
     def _still(self) -> dict[str, Any]:
-        # Returns the changes of settings for `frozen`, which tests whether the loop obeys the step size
+        # Returns the changes of settings that should keep the weights where they are; `frozen` tests if the loop obeys
         if not self.loop.step_size:
             return {}
         if not self.loop.from_weights:
@@ -157,7 +158,8 @@ class LoopRuns:
 
     @cached_property
     def _repeating(self) -> tuple[dict[str, Any], bool] | None:
-        # Returns the properties (`repeatable`, `streamed`), or None if `repeatable` is None
+        # Returns (changes of settings, whether known bytes must replace the system's random bytes) with which two runs
+        # of one seed and almost no noise release the same numbers; None if they never do
         if self.base.releases is None:
             return None
         for stream in (None, SEED):
@@ -169,8 +171,7 @@ class LoopRuns:
 
     @property
     def repeatable(self) -> dict[str, Any] | None:
-        """Changes of settings with which two runs of one seed and almost no noise release the same numbers, as a
-        dictionary.
+        """Changes of settings, by name, with which runs of one seed and almost no noise release the same numbers.
 
         It is empty if no change is needed, and `all_records` if such runs repeat only with full batches. None if they
         never repeat, or if releases do not change with the noise multiplier. If `streamed` is True, the runs must also
@@ -206,13 +207,14 @@ class LoopRuns:
         return self._noise_obeyed_by_seed or self.streamed
 
     def paired(self, seed: int, stream: int | None = None) -> dict[str, Any]:
-        """Return the arguments `seed` and `stream` of `Loop.run` with which two runs draw the same random numbers, if
-        their settings are also changed by `repeatable` and that is not None.
+        """Return the arguments `seed` and `stream` of `Loop.run` with which two runs draw the same random numbers.
+
+        The changes of settings in `repeatable` are also needed; if it is None, the numbers may differ nevertheless.
 
         Args:
             seed: the loop's seed.
-            stream: an integer that determines the bytes that replace the operating system's random bytes. If None,
-                `seed` is used if runs repeat only so (`streamed`); otherwise the system's bytes are read.
+            stream: an integer that determines bytes in place of the operating system's random bytes. If None, the
+                system's bytes are read, or `seed` is used if runs repeat only with known bytes (`streamed`).
         """
         return {"seed": seed, "stream": seed if stream is None and self.streamed else stream}
 
@@ -220,7 +222,7 @@ class LoopRuns:
         """Return the arguments `seed` and `stream` of `Loop.run` with which two runs draw the same batches.
 
         `seed` is the loop's seed. `stream` is None, or `seed` if only known bytes in place of the operating system's
-        random bytes make runs repeat. If `batches_need_stream` is None, batches may differ nevertheless.
+        random bytes make runs repeat. If runs with the claimed batches never repeat, the batches may differ.
         """
         return self.paired(seed, seed if self.batches_need_stream else None)
 
@@ -234,8 +236,8 @@ class LoopRuns:
         Args:
             records: the data; the loop's own if None.
             seed: the loop's seed.
-            stream: as in `paired`, an integer that determines bytes in place of the operating system's random bytes, or
-                None.
+            stream: an integer that determines bytes in place of the operating system's random bytes. If None, the
+                system's bytes are read, or `seed` is used if runs repeat only with known bytes (`streamed`).
             changes: settings to replace, by the audit's names for them (`View.names`), and the argument global_seed of
                 `Loop.run`.
 
@@ -279,8 +281,7 @@ class LoopRuns:
     def coupled(
         self, data_sets: Sequence[Records], numbers: Sequence[int], **changes: Any
     ) -> Iterator[list[LoopOutput | None]]:
-        """Yield, for each of several draws of the noise, the outputs of one run on each data set, all with the same
-        noise.
+        """Yield, for each draw of the noise, the outputs of one run on each data set, all with the same noise.
 
         The runs of a draw have the same seed and the same known bytes in place of the operating system's random bytes,
         and clocks that stand still. Batches hold all records, and a tiny step size keeps the weights nearly where they

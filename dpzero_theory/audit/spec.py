@@ -88,8 +88,9 @@ def load(text: str) -> Spec:
             returns a `Spec`, in a module that is looked for in the working directory first. The TOML file has the
             entries "train", the MODULE:FUNCTION of the loop, and "records", a file of `numpy.save` or the
             MODULE:FUNCTION of a function without arguments that returns the records; a table "claim" with the fields of
-            `Claim`; and, if needed, tables "view", with fields of `View`, "settings" and "variations.NAME". Its paths
-            are relative to its folder, where modules are looked for first.
+            `Claim`; and, if needed, tables "view", with fields of `View`, "settings", with further settings of the
+            loop, and "variations.NAME", with settings under which the claim must also hold. Its paths are relative to
+            its folder, where modules are looked for first.
 
     Raises:
         ValueError: there is no such file or function, or it has a fault.

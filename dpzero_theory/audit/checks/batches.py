@@ -30,7 +30,7 @@ _SIZE_RUNS, _WHOLE_NUMBER = 60, 0.05
 _WITHOUT_SAMPLING = ("full", "fixed-order", "shuffled")  # Ways to draw batches that do not amplify privacy
 _DIFFER = "where the records differ a millionfold"  # The words of a report for runs on records scaled by `_UNLIKE`
 _CLAIM_ROUNDING = 1e-3  # A claimed epsilon may be this share smaller than the one computed, since claims are rounded
-_LOUDEST = 1e10  # With this multiple of the claimed noise, releases are equal on all data sets, up to rounding
+_LOUDEST = 1e10  # Equal noise of this multiple of the claimed one makes releases on all data sets equal up to rounding
 _DRAWS = 3  # The number of draws of this noise under which numbers of steps are compared
 _NO_RELEASES = "the loop returns neither releases nor a trajectory with a step_size among its settings"
 

@@ -36,39 +36,37 @@ _FACTORS = (1.0, 8.0, 64.0, 512.0)
 """The multiples of the claimed noise in the runs on a data set, so that each output with noise in it changes."""
 _MEND_LEAK = "show nothing that is computed from the records without noise, or pay for it as a release of its own"
 _CONFIRMING = 20
-"""A leak is confirmed by this many runs on each of two data sets. A random word that is no leak is the same in all runs
-on one data set, and different and the same in all runs on the other, with probability at most 2 * 4^-20."""
+"""A suspected leak is confirmed by this many runs on each of two data sets. A value that every run draws at random
+looks like one, with one value in all runs on one data set and another in all others, with probability <= 2 * 4^-20."""
 _BAD_RECORDS = 2  # The number of forms of a record with NaN or infinity that are tried, as each takes many runs
 _CLIPPED, _LARGER = (8.0, -8.0), 1024.0
 """`_CLIPPED` are factors by which a record is scaled so that the loop clips it. `_LARGER` is a power of two by which it
 is scaled further, which does not change a bit of its clipped contribution."""
 _SHOWN_ROUNDING = 1e-2  # Two numbers a and b that differ by at most this times (1 + |a|) may differ by rounding alone
 _DRAWS = 3  # The number of draws of the noise under which runs with equal noise on different data are compared
-_LOUDEST = 1e10
-"""The multiple of the claimed noise with which releases are equal on all data sets, up to rounding. With the tiny step
-size of coupled runs, weights then move about ten times as far as in training."""
+_LOUDEST = 1e10  # Equal noise of this multiple of the claimed one makes releases on all data sets equal up to rounding
 _RECORD_SEED = 2027  # The seed of the random record of which one of the data sets consists
 _FEWEST_MATCHED = 4  # Fewer members of a batch, or sizes of batches, are not looked for, since chance may match them
 _SIZE_STRIDES, _SIZE_STARTS = 64, 1000
 """Sizes of batches are looked for in the numbers a, a + k, a + 2 k, ... of an output, with k = 1 to 64 and a < 1000."""
 _NEAR_SIZE = 0.05  # A number times a constant counts as the size of a batch if the two differ by less than this
 _BY_CHANCE = 1e-6  # An output counts as sizes of batches if unrelated numbers would match with probability below this
-_Position = tuple[str, int]
-"""The position of a token in what a run shows: the name of an output and the index of the token in it. At index -1
-stands the number of tokens in the output."""
 _Token = float | bytes
-"""A part of an output: a number as a float; or, as bytes, a word, a digest or four bytes of a binary file."""
+"""A part of what a run shows, as `contents` cuts it: a number as a float; or, as bytes, a word of text, a string of 16
+or more hexadecimal digits, or four bytes of a binary file."""
+_Position = tuple[str, int]
+"""The name of an output, and the index of a number or word (`_Token`) in it. Index -1 stands for how many it has."""
 
 
 class _Chunk(bytes):
-    # A token that is a digest or four bytes of a binary file. Such tokens are compared between runs with noise of
-    # several sizes (`_leaking`), but not between runs whose releases are equal up to rounding (`_differ`), since
-    # rounding may change all bits of a digest or of a binary number
+    # A token of 16 or more hexadecimal digits, or of four bytes of a binary file. Such tokens are compared in runs with
+    # noise of several sizes (`_leaking`), but not in runs whose releases are equal up to rounding (`_differ`), since
+    # rounding may change all digits of a hash and all bits of a binary number
     pass
 
 
 _Shown = dict[_Position, _Token]
-"""All tokens that a run shows, by position."""
+"""What an attacker sees of a run: every number or word (`_Token`) by the name of the output and its index in that."""
 
 _NUMBER = rb"[-+]?(?:\d+\.\d+|\.\d+|\d+)(?:[eE][-+]?\d+)?"
 _HEX = rb"[0-9A-Fa-f-]"
@@ -86,7 +84,7 @@ _NPY = b"\x93NUMPY"
 
 def _unnoised(lab: Lab, level: float) -> Verdict:
     # Makes runs in turn on the data and on a data set with one record, or all, exchanged, with noise of four sizes. A
-    # token has no noise in it if it is the same in all runs on each data set, and different between the two
+    # number or word that is shown has no noise in it if it is the same in all runs on each data set, but not on both
     with lab.loop.clocks(_TICK):
         tried = False
         for what, pair, changes in _data_pairs(lab):
@@ -146,8 +144,8 @@ def _run_in_turn(
 
 
 def _leaking(first: list[_Shown], second: list[_Shown]) -> Iterator[_Position]:
-    # Yields positions that tell two data sets apart: all runs on the first show one token there, or none, and all runs
-    # on the second show one other token, or none
+    # Yields positions (output, index) that tell two data sets apart: all runs on the first show one number or word
+    # there, or none, and all runs on the second show one other, or none
     for place in first[0].keys() | second[0].keys():
         here, there = first[0].get(place), second[0].get(place)
         alike = (all(run.get(place) == one for run in runs) for runs, one in ((first, here), (second, there)))
@@ -156,9 +154,9 @@ def _leaking(first: list[_Shown], second: list[_Shown]) -> Iterator[_Position]:
 
 
 def _beyond_releases(lab: Lab) -> _Position | None:
-    # Returns a position that tells two data sets apart although the releases of all runs are equal; None if there is
-    # none. The data sets differ in one record, which is clipped in both and 1024 times as large in one; or they differ
-    # in one or all records, and equal noise is so large that releases are equal up to rounding
+    # Returns the position (output, index) of a number or word that tells two data sets apart although all runs release
+    # the same numbers, or None. The data sets differ in one record, which is clipped in both and 1024 times as large in
+    # one; or they differ in one or all records, and equal noise is so large that releases are equal up to rounding
     if lab.runs.repeatable is None:
         return None
     records, first = lab.loop.records, lab.loop.records[0]
@@ -196,8 +194,8 @@ def _differing(runs: Sequence[LoopOutput | None]) -> set[_Position] | None:
 
 
 def _differ(a: _Token | None, b: _Token | None) -> bool:
-    # Returns whether two tokens differ by more than rounding. False for a digest or bytes of a binary file, of which
-    # rounding may change all bits, and if only one run shows a token (the other is None)
+    # Returns whether two numbers or words that are shown differ by more than rounding. False for hexadecimal digits or
+    # bytes of a binary file, of which rounding may change all bits, and if one run shows none (None)
     if isinstance(a, float) and isinstance(b, float):
         return abs(a - b) > _SHOWN_ROUNDING * (1 + abs(a))
     return a is not None and b is not None and not isinstance(a, _Chunk)
@@ -310,7 +308,7 @@ def contents(name: str, value: Any) -> Iterator[tuple[str, list[_Token]]]:
 
 
 def _of_value(value: Any) -> list[_Token]:
-    # Returns the tokens of an array, tensor or number; of the repr for any other value
+    # Returns the entries of an array, tensor or number; the numbers and words in the repr of any other value
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
     try:

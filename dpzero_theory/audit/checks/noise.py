@@ -1,4 +1,4 @@
-"""Checks that the noise is as large as claimed, Gaussian, drawn anew for every number, and as fine as the sum.
+"""Checks that the noise is as large as claimed, Gaussian, drawn anew for every number, and hides the sum's last bits.
 
 A check is a function (lab, level) -> verdict. It runs the audited training loop by experiments of `lab`, a `Lab`. If
 the loop does what it claims, the check reports a violation with probability at most `level`.
@@ -17,7 +17,7 @@ from dpzero_theory.audit.runs import NOT_REPEATABLE
 from dpzero_theory.check import Array
 
 # Names of checks that noise violates if it can be drawn again. Such noise may violate the checks of this module for
-# that reason alone, so the report lists these checks as the cause
+# that reason alone, so the report names the checks in `_KNOWN` as the cause
 _KNOWN = ("noise-fixed", "noise-from-seed")
 _HARDLY_ANY = 1e-6  # With this share of the claimed batch size, nearly all Poisson batches are empty
 _EMPTY_SEEDS = range(70, 74)  # The loop's seeds in the runs with empty batches

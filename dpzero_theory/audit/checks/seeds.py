@@ -44,7 +44,7 @@ _DIRECTIONS_SEED = 31  # The loop's seed in the run whose published seeds of dir
 
 _SHOWN_SEED = 41  # The loop's seed in the runs whose outputs are searched for the noise and the generator that drew it
 _INTEGER = re.compile(DIGEST + rb"|(?<![\d.])(\d{5,20})(?![\d.])")
-"""Matches digests, and as group 1 integers of 5 to 20 digits that are no part of a digest or a decimal number."""
+"""Matches hexadecimal strings, and as group 1 integers of 5 to 20 digits outside of these and of decimal numbers."""
 _MOST_TRIED = 50  # At most this many of the integers that a run shows are tried as seeds of the noise
 _GENERATORS = (b"bit_generator", b"PCG64", b"MT19937", b"Philox", b"SFC64")
 """Words of which every saved state of a NumPy generator has one."""
@@ -166,7 +166,7 @@ def _streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
 
 
 def _torch_normals(seed: int, counts: Sequence[int], double: bool = False) -> Array:
-    # Returns sum(counts) normal numbers, by one call for each count, since torch draws others if it is called otherwise
+    # Returns sum(counts) normal numbers, by one call for each count: torch's numbers depend on how many a call asks for
     import torch
 
     generator = torch.Generator().manual_seed(seed % _SEEDS_END)
@@ -313,7 +313,7 @@ def _sine(rows: Array, noise: Array) -> Array:
 
 
 def _contents(outcome: LoopOutput) -> Iterator[tuple[str, bytes]]:
-    # Yields pairs (name, bytes) of all outputs, in which words and digits can be looked for
+    # Yields (name, bytes) for what an attacker sees: files unpacked, uint8 arrays, text, and the repr of other outputs
     for name, value in outcome.shown.items():
         if isinstance(value, bytes):
             yield from unpacked(name, value)

@@ -23,8 +23,8 @@ _RECORDS, _TOKENS = 32, (8, 24)
 _LONG = 160
 """The number of tokens of the last two records, more than a block of a server's prefix cache holds (16 to 128)."""
 _SIZE = 0.5
-"""The random LoRA factors A and B have sizes for which the entries of B A x are about this number over their rank in
-size, if the entries of x are about 1. Losses then differ from those without factors by far more than rounding."""
+"""For random LoRA factors A and B of rank r, the entries of B A x are about this number over r in size, if those of x
+are about 1. Losses then differ from those without factors by far more than rounding."""
 _AT_ONCE = 8
 """The number of adapters, each with the LoRA factors of one layer only, that are evaluated in one call."""
 

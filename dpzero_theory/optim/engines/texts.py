@@ -65,7 +65,7 @@ def _text(record: Mapping[str, Any]) -> Text:
 
 
 def loss_of(record: Mapping[str, Any], logs: Sequence[Array]) -> float:
-    """Return the loss of a record from `logs`, for each of its texts an array of the log p of its counted tokens.
+    """Return the loss of a record from `logs`: for each of its texts, an array with log p of each counted token.
 
     The texts are those of `texts_of(record)`, and counted tokens those in `Text.counted`. The loss is the mean of -log
     p, or 0 without any. For a record with `options`, it is the cross-entropy of option record["right"], from 0, where
@@ -87,7 +87,7 @@ def losses_of_records(model: Callable[..., Any], records: Sequence[Mapping[str, 
         model: the model, or a function that takes `input_ids` of shape (1, tokens) and returns an object with `logits`.
         records: mappings with `input_ids` and `labels`, whose loss is the mean of -log p over the tokens whose label is
             not -100; or mappings with `options`, a list of such mappings, and `right`, the index of the right option,
-            whose loss is the cross-entropy of that option.
+            whose loss is the cross-entropy of that option, where an option's logit is the sum of its log p.
 
     Raises:
         ValueError: a record has no labels, or a label is neither -100 nor the token at its position.

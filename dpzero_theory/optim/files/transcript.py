@@ -200,7 +200,7 @@ class Checkpoint(NamedTuple):
         """Return a run's checkpoint as a dictionary of tensors, which `torch.save` and safetensors can write.
 
         The names of weights get the prefix "weights.". "run.key" holds the 16 bytes of the key, and "run.position" the
-        position, which must not be None.
+        number of steps that have changed the weights (`position`, which must not be None).
         """
         return {
             _KEY: torch.tensor(list(bytes.fromhex(self.key)), dtype=torch.uint8),

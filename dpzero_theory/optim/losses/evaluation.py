@@ -37,7 +37,7 @@ sharded over processes, the function must call the module equally often on every
 """
 
 _STEP: ContextVar[int] = ContextVar("step", default=0)
-_ASKED = [0]  # The number of calls of `step_now`. Losses that call it may change by the step, and are not recorded.
+_ASKED = [0]  # The number of calls of `step_now`. Losses that call it depend on the step: no CUDA graph is made.
 _FEWEST = 8  # Copies fill a batch up to at least this many records, if its evaluation is recorded as a CUDA graph.
 
 

@@ -260,8 +260,8 @@ class _Look:
 
 
 def _probed(look: _Look, micro_batch: int) -> tuple[Array, float]:
-    # Returns what `_compared` returns (losses, largest rounding) for records and a batch size that it chooses. Raises
-    # ValueError also if a run would learn nothing, and what the loss function raises if it raises for every record.
+    # Returns the losses of a batch that it chooses, shape (2, batch), and their largest change by rounding. Raises what
+    # the losses raise for all records, and ValueError if a loss changes by more or a run would learn nothing from them.
     plan = look.plan
     most = plan.sampling.batch_size(plan.n)
     if most is None:

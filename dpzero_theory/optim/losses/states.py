@@ -92,7 +92,7 @@ class _Chain:
         for call in calls:
             if counted[call.chain[0]] == 1:
                 before = best.get(id(call.given))
-                # Only the outermost module that takes the result may follow; inside it several may read the result.
+                # It joins if it is the first to take that result or, `within`, if all takers lie in or around it.
                 takes, part = takers[id(call.given)][1], call.chain[0]
                 if before is not None and (takes[0] is part or (within and all(_nested(one, part) for one in takes))):
                     call = call._replace(size=call.size + before.size, chain=before.chain + call.chain)
@@ -118,8 +118,8 @@ class _Chain:
         return torch.stack(outputs, 1).flatten(0, 1), self._join(records)
 
     def losses(self, module: nn.Module, batch: tuple[Tensor, Any]) -> object:
-        # Returns the losses of a pair (outputs, batch) that `collate` made. Each module of the chain returns `outputs`
-        # instead of running; only what the last one returns is used.
+        # Returns the losses of a pair (outputs, batch) that `collate` made. Each frozen module of the chain returns
+        # `outputs` instead of running; only what the last one returns is used.
         with self._returning(batch[0]):
             return self._losses(module, batch[1])
 

@@ -204,7 +204,7 @@ def _can_leave_out(kind: Any) -> bool:
 
 
 def _needed(module: nn.Module, known: Tensor) -> Tensor | None:
-    # Returns _places(module, known) for a causal language model that can leave out positions, else None.
+    # Returns the positions at which logits are needed (`_places`), or None if the model must compute them everywhere.
     kind: Any = type(_bare(module))
     return _places(module, known) if _BY_RECORD and _can_leave_out(kind) else None
 
