@@ -3,7 +3,7 @@
     from dpzero_theory.optim import losses_for, make_private_with_epsilon
 
 `Plan` holds the settings of a run, `make_private_with_epsilon` and `make_private` start or resume one. Names are
-imported at their first use, since `DPZeroTrainer` and the names after it need the extras `hf` and `trl`.
+imported at their first use, since `DPZeroTrainer` and `privatize` need the extra `hf`, and the trainers for TRL `trl`.
 """
 
 from typing import TYPE_CHECKING

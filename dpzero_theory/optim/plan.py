@@ -156,8 +156,7 @@ class Plan:
             target_epsilon: epsilon > 0 of all T steps together.
             target_delta: delta of all T steps together, 0 < delta < 1; with noise="laplace" also 0.
             steps: T, the number of steps, from 1 to 10^9.
-            epochs: the number of passes over the records, > 0. One step counts as expected_batch / n passes, and the
-                number of steps is rounded up.
+            epochs: the number of passes over the records, > 0: T is epochs * n / expected_batch, rounded up.
             expected_batch: the expected number of records in a batch, in (0, n]: n for full batches, any number for
                 Poisson batches, an integer for batches of fixed size, and k n/m for "random-allocation:k" with epochs
                 of m steps. The classes in `privacy.sampling` describe other samplings.
@@ -240,10 +239,10 @@ class Plan:
     ) -> "Plan":
         """Return a plan for MeZO: the steps of DPZero without clipping and without noise. It is not private.
 
-        The arguments n, expected_batch, sampling, step_size and steps are as in `for_target`. The keyword arguments
-        `settings` are those of `for_target` with the names smoothing, direction, directions_per_step, difference and
-        shape, of which smoothing is required. Raises ValueError for an argument outside its range, and TypeError for
-        one that is unknown or missing.
+        A batch has expected_batch of the n records on average, drawn as `sampling` says, such as "full", "poisson" or
+        "fixed-size". step_size is alpha >= 0, or a function from the index of a step, 0 to `steps` - 1, to its alpha.
+        `settings` are attributes of `Plan`: smoothing, which is required, direction, directions_per_step, difference
+        and shape. Raises ValueError for an argument outside its range, and TypeError for an unknown or missing one.
         """
         sizes, batches = _step_sizes(step_size, steps), sampling_of_run(sampling, _rate(n, expected_batch))
         return cls(batches, n=n, steps=steps, clip=0.0, step_sizes=sizes, algorithm="mezo", **settings)
@@ -316,9 +315,9 @@ class Plan:
     def noisy(self, total: Sums, source: NoiseSource) -> Sums:
         """Return the K numbers that a step releases: the sums `total`, shape (K,), plus noise from `source`.
 
-        `total` are the sums of the records' clipped differences along the K directions, in units of `unit` times
-        `expected_batch`. Call this once for each step, with the sums over the step's whole batch and never over a part
-        of it. The result is a new array; for the algorithm "mezo", which adds no noise, it is `total` itself.
+        `total` are the sums of the records' clipped differences along the K directions, integers in units of clip /
+        2^30. Call this once for each step, with the sums over the step's whole batch and never over a part of it. The
+        result is a new array. With the algorithm "mezo", which does not clip, round or add noise, it is `total` itself.
         """
         return total if self.law is None else total + self.law.draw(source, self.scale, total.shape)
 
@@ -326,7 +325,8 @@ class Plan:
         """Return how a step moves the weights along its K directions u, as K pairs (number of u, amount).
 
         The weights change by the sum of amount * u over the pairs. Directions are numbered over the whole run: a step
-        has the numbers release * K to release * K + K - 1. An amount is -step_size(release) / K * `unit` * sum.
+        has the numbers release * K to release * K + K - 1. An amount is -alpha / K times `unit` * sum, the average of
+        the records' differences along u, noise included, where alpha is the step's size.
 
         Args:
             release: the index of the step, from 0.
@@ -338,8 +338,7 @@ class Plan:
 
     @property
     def release(self) -> Step:
-        """One step as the accountant counts it, the attribute `step` of a private plan. Raises ValueError for the
-        algorithm "mezo", which is not private."""
+        """One step as the accountant sees it, the attribute `step`. Raises ValueError for "mezo", not private."""
         _private_algorithm(self.algorithm)
         assert isinstance(self.step, Step)
         return self.step

@@ -151,8 +151,7 @@ def make_private(
     target_epsilon: float | None = None,
     **execution: Unpack[_Execution],
 ) -> Run:
-    """Start or resume a private run that follows a given plan, for example the plan of a theorem
-    (`Plan.from_prescription`).
+    """Start or resume a private run that follows a given plan, such as the result of `Plan.from_prescription`.
 
     Args:
         module: the module to train. Its parameters with requires_grad=True are trained, from their present values.
@@ -166,14 +165,13 @@ def make_private(
         folder: the folder for the run's files: a path that is new or empty, or with `resume` the folder of this run.
         target_epsilon: the largest epsilon > 0 that the plan may cost at target_delta. None allows what the plan costs.
         execution: the keyword arguments below, which say how the run is executed. All may be left out.
-        micro_batch: how many records are evaluated at a time, >= 1; by default 64. It affects memory, speed and
-            rounding.
+        micro_batch: how many records are evaluated at a time, >= 1; by default 64. Affects memory, speed and rounding.
         points_at_once: how many of a step's points are evaluated in one forward pass, an integer >= 1; by default 1. A
             point is the weights shifted along a direction. A step with K directions has 2 K points with central
             differences, K + 1 with forward differences, and K derivatives with exact ones. More than 1 requires
             low-rank directions. It affects memory, speed and rounding.
-        collate: a function that takes a list of records and returns the batch for `losses`; by default None, which
-            means torch's default_collate.
+        collate: a function that takes a list of records and returns the batch for `losses`; None, the default, means
+            torch's default_collate.
         resume: False, the default, starts a run, and refuses a folder that holds one. True continues the run in the
             folder. The arguments plan, losses, data, target_delta, target_epsilon, isolation and, unless it is None,
             paid_at_once must then be the same as at the run's start. "moved" does the same for a folder that was copied
@@ -241,8 +239,7 @@ def make_from_seed_not_private(
         data: the records, a map-style data set of plan.n records.
         plan: the settings of the run, with any algorithm.
         seed: an integer in [0, 2^64).
-        folder: the folder for the run's files, new or empty, or with resume=True that of an earlier run. None: no
-            files.
+        folder: the folder for the run's files, new or empty, or with resume=True that of the run. None: no files.
         execution: micro_batch, points_at_once, collate, resume, paid_at_once, isolation, engine and states_memory, all
             optional, as in `make_private`. With isolation="probed" the start only tests that `losses` returns one loss
             for each of two records and reads every trained parameter.

@@ -34,8 +34,9 @@ from dpzero_theory.privacy.sampling import FullBatch
 _CHOOSING, _READING, _PILOT = 60.0, 12.0, 8.0
 """The most seconds for choosing settings, for reading public records, and for one short run."""
 _MOST, _FEW, _FEWEST_STEPS, _FEWEST_ROWS, _LEAST_ROWS = 256, 8, 30, 64, 16
-"""The most public records that are read; how many of them choose the smoothing; the fewest steps of a short run; the
-fewest records in it, if there are so many (it learns fewer by heart); the same if three runs would take too long."""
+"""The most public records that are read; how many of them choose the smoothing; the fewest steps of a short run, which
+tries a step size on public records; the fewest records in it, if there are so many (it learns fewer by heart); and the
+fewest if there is no time for three such runs."""
 _SURE = 3.0
 """A smoothing is large enough if the run need not warn even of this many times the rounding seen on public records."""
 _COARSE = 0.1
@@ -154,8 +155,9 @@ class Public:
 
     def alone(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return settings for a run that evaluates records one by one: isolation="exact", micro_batch=1,
-        points_at_once=self.at_once and smoothing=self.smoothing. Measures the attribute `seconds` anew, and `at_once`
-        too unless `settings`, a mapping as the class takes it, has points_at_once."""
+        points_at_once=self.at_once and smoothing=self.smoothing. Measures anew the attributes `seconds`, the time of
+        one evaluation of a record, and, unless `settings` has points_at_once, `at_once`, how many shifted weights one
+        pass evaluates. `settings` is a mapping with at least the run's direction and directions_per_step."""
         self._fit({**settings, "micro_batch": 1})
         return {"isolation": "exact", "micro_batch": 1, "points_at_once": self.at_once, "smoothing": self.smoothing}
 
@@ -225,10 +227,11 @@ class Public:
         return guess * 10 ** (best / 2)
 
     def gentle(self, guess: float, plan: Plan) -> float:
-        """Return a number f as `factor` does, without short runs: the largest of guess, guess/sqrt(10), ..., guess/1000
-        with which the curvature of the mean loss L costs the run at most |L|/4 in all, or guess/1000.
+        """Return the f of the step sizes f sqrt(1000/T) (1 - t/T)/norm^2, t < T, that suits `plan`, without short runs.
 
-        For each f, 16 public records are evaluated at the weights and at 8 weights shifted along four directions.
+        norm is the median norm of a record's gradient, and T the plan's number of steps. f is the largest of guess > 0,
+        guess/sqrt(10), ..., guess/1000 for which the curvature of the mean loss L raises it by at most |L|/4 over all
+        steps, or guess/1000. For each f, 16 public records are evaluated at the weights and at 8 shifted weights.
         """
         rows, numbers = self._rows[:_LEAST_ROWS], range(4)
         batch, k = self._evaluation.batch(rows), plan.directions_per_step

@@ -166,8 +166,7 @@ class Run:
         """Move the weights by those steps in the run's file that have not moved them yet, as after a resumption.
 
         Raises:
-            TranscriptError: the weights are neither the initial weights nor a checkpoint of this run, or the file has
-                fewer steps.
+            TranscriptError: the weights are neither the initial ones nor a checkpoint, or the file has fewer steps.
             ValueError: the weights differ between processes afterwards.
         """
         if not self._current:
@@ -204,9 +203,8 @@ class Run:
 
     @property
     def history(self) -> list[Step]:
-        """The steps that count towards the privacy budget so far, as an argument for `dpzero_theory.epsilon`. They are
-        those that were made, and those that were counted in advance, even if a crash prevented them. Empty for a run
-        that is not private."""
+        """The steps that count towards the privacy budget so far, an argument for `dpzero_theory.epsilon`: those made,
+        and those counted in advance, even if a crash prevented them. Empty for a run that is not private."""
         return self._ranks.lead(lambda: self._file.history if self._header.private else [])
 
     def get_epsilon(self, delta: float) -> float:

@@ -3,8 +3,7 @@
 A run without a shape moves along random vectors v with E[v v^T] = I. A run with a shape moves along vectors u whose
 entry i is c 2^(e_i) v_i, so that E[u u^T] is the diagonal matrix of the numbers (c 2^(e_i))^2. The exponents e_i are
 integers: each entry of a vector of weights has its own, and an entry of a matrix has the sum of its row's exponent and
-its column's. So a matrix a b^T of rank 1 is still of rank 1. Multiplication by a power of 2 is exact, so the entries
-have the same bits on every device.
+its column's, so a matrix a b^T of rank 1 keeps it. Powers of 2 multiply exactly, with the same bits on every device.
 
 A shape is public. `losses.shaping.public_shape` computes it from public records, as a text of JSON:
 
@@ -69,8 +68,7 @@ class Shape:
         self.smallest, self.largest = (math.ldexp(self.scale, e) ** 2 for e in (smallest, largest))
 
     def require(self, names: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> None:
-        """Raise ValueError unless the factors are for trainable parameters with these names and shapes in this
-        order."""
+        """Raise ValueError unless the text was made for trainable parameters with these names and shapes, in order."""
         given = {
             name: (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (math.prod(shape), 0)
             for name, shape in zip(names, shapes, strict=True)
@@ -81,7 +79,9 @@ class Shape:
 
 
 def text_of(scale: float, exponents: Mapping[str, tuple[Exponents, Exponents]], records: Sequence[str]) -> str:
-    """Return the text from which `Shape` reads its attributes scale, exponents and records, the arguments here."""
+    """Return the text, in JSON, from which `Shape` reads `scale`, the number c > 0; `exponents`, for each trainable
+    parameter by name the integers of its rows and of its columns (an empty array for a parameter with one axis); and
+    `records`, digests of the public records in hexadecimal digits."""
     letters = {
         name: " ".join("".join(chr(_ZERO + int(e)) for e in part) for part in pair if len(part))
         for name, pair in exponents.items()

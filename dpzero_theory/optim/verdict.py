@@ -25,13 +25,13 @@ from dpzero_theory.optim.plan import Plan
 LOSS_AT_START = 2.0
 """The assumed mean loss before training if no guess is given, in nats, a cross-entropy of some seven equal classes."""
 _STILL, _SOON, _LATE, _HALF, _MOST = 0.03, 2.0, 5.0, 0.5, 15.0
-"""Limits for a run's descent, in units of the loss at the start. Below the first the run stands still. Before its end a
-run diverges above a limit that rises evenly, over the steps, from the second number to the third, since a run that
-learns may gain and lose in turn at the loss that it has reached. At its end it has diverged if the second half of the
-steps has a descent above the fourth, as steps that are not too long have slowed down by then, or all steps have one
-above the fifth. How often that is right, for falling step sizes: benchmarks/results/llm_verdicts."""
+"""Limits for a run's descent, a first-order estimate of how far its steps lower the mean loss, in units of the loss at
+the start. Below the first the run stands still. Before its end a run diverges above a limit that rises evenly, over the
+steps, from the second number to the third, since a run that learns may gain and lose in turn at the loss that it has
+reached. At its end it has diverged if the second half of the steps has a descent above the fourth, as steps that are
+not too long have slowed down by then, or all steps have one above the fifth (`benchmarks/results/llm_verdicts`)."""
 _CHANCE = 1e-6
-"""The chance, over all steps of a run that does not diverge, that noise lifts its descent above the limit."""
+"""The chance, over all steps of a run that does not diverge, that the noise alone makes the verdict "diverges"."""
 
 
 class Verdict(NamedTuple):
@@ -55,15 +55,17 @@ class Verdict(NamedTuple):
 
 
 class Descent:
-    """Sums up a run's *descent*: how far its steps lower the mean loss, estimated from the noisy sums they release. The
+    """Sums up a run's *descent*: how far its steps lower the mean loss to first order in the step size, estimated from
+    the noisy sums they release. No loss falls by much more than its value, so a large descent means too long steps. The
     property `verdict` says what the descent means, and has its value and error, in the unit of the loss.
 
     Args:
         plan: the plan of the run.
         loss_at_start: about what the mean loss is before training, above 0: a public guess, such as the logarithm of
-            the number of classes. A run "stands still" if its descent is below 3% of the guess. It "diverges" if the
-            descent is above 2 times (first step) to 5 times the guess (last but one), or, after the last step, above 15
-            times, or that of the second half of the steps above 0.5 times; each with a margin for the noise.
+            the number of classes. A run "stands still" if its descent is below 3% of the guess. Before the last step it
+            "diverges" if its descent is above a multiple of the guess that rises linearly, over the steps, from 2 to 5.
+            After the last step it "diverges" if the descent of all steps is above 15 times, or that of the second half
+            above 0.5 times the guess. Each limit has a margin for the noise.
         records: the steps already made, with their noisy sums.
     """
 
@@ -119,7 +121,7 @@ class Descent:
         # `_CHANCE`, of which each step has an equal share. Let h be a true difference along one of a step's K
         # directions, e Gaussian noise of variance s^2, alpha the step size, and a = alpha s^2/K. For t < 1/(2 a), log E
         # exp(t (alpha/K) ((h + e)^2 - s^2)) is at most t (alpha/K) h^2 + t^2 (a^2 + 2 a (alpha/K) h^2)/(1 - 2 a t). So
-        # the sum is sub-gamma, with Bernstein's tail; so it is for Laplace noise whose squares are below `_tail`.
+        # the sum is sub-gamma, with Bernstein's tail. For Laplace noise the s^2 in a bounds all squares (`_tail`).
         share = math.log(self._plan.steps / _CHANCE)
         spread = self._noise_variance / 2 + 2 * self._peak * descent
         return 2 * math.sqrt(spread * share) + 2 * self._peak * share

@@ -255,8 +255,9 @@ def _parser() -> Parser:
 
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command `python -m dpzero_theory.optim.verify`, and return its exit status: 0 if every check passed, else
-    1. `arguments` are the words after the command, by default those of the process. Bad ones exit with status 2."""
+    """Run `python -m dpzero_theory.optim.verify`, which checks the folder of a run, and return the exit status: 0 if
+    every check passed, else 1. `arguments` are the folder and the flags, such as ["run", "--full"], by default those of
+    the process. Bad ones exit with status 2."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.final is not None and options.initial is None:

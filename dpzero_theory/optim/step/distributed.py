@@ -5,8 +5,8 @@ step uses and what the noisy sums are, so that the weights of all ranks move by 
 some of a step's micro-batches. Their sums are collected in an array with one row for each micro-batch, so that the
 total has the same bits for any number of ranks.
 
-A module may be sharded by `torch.distributed.fsdp.fully_shard` before the run is made. At the start, other weights and
-buffers are overwritten with those of rank 0 (`Ranks.share_`).
+A module may be sharded by `torch.distributed.fsdp.fully_shard` before the run is made. At the start, the parameters and
+buffers that are not sharded are overwritten, on each other rank, with those of rank 0 (`Ranks.share_`).
 """
 
 from collections.abc import Callable

@@ -52,9 +52,8 @@ def one_by_one(trainer: Trainer, data: Data) -> tuple[Losses, Callable[[Sequence
         losses(module, batches) a tensor with one loss for each of them.
 
     Raises:
-        ValueError: there are several processes; or `compute_loss` is not a mean over records: for one of four pairs its
-            value for both records is not between its values for each. A loss that compares records, such as a
-            contrastive loss, fails this test.
+        ValueError: there are several processes; or `compute_loss` is not a mean over records, as a contrastive loss is
+            not: for one of four pairs its value for both records is not between its values for each.
     """
     if trainer.args.world_size > 1:
         raise ValueError("losses must be given where there are several processes: compute_loss may wait for all")

@@ -110,9 +110,9 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             `trainers.arguments` lists those that it uses.
         private: the settings of the run, a mapping with the arguments of `make_private_with_epsilon` other than module,
             losses, data, folder, collate and engine. Its key `resume` may only be "moved", for an output folder that
-            was copied or brought from another disk. If its key `settings` is "auto", settings are chosen by the records
-            in eval_dataset, which must be public, unless public_evaluation is True, train_dataset was made by
-            `by_user`, or the key `public_data` is given. The value "auto" in place of a mapping means
+            was copied or brought from another disk. If its key `settings` is "auto", settings not given are chosen by
+            public records, if there are any: its key `public_data`, or else eval_dataset, which must then be public (it
+            is not used with public_evaluation=True or entries of `by_user`). "auto" in place of a mapping means
             dict(settings="auto", target_epsilon=2, target_delta=min(1e-5, 1/(10 n))) for n entries of train_dataset.
         losses: a function that takes the module and a collated batch, and returns the losses of the records, shape
             (batch,). None uses the losses of the model's task (`task_losses.losses_for`), or for a class with its own
@@ -304,8 +304,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
     def create_model_card(self, **named: Any) -> None:
         """Write README.md, with the privacy statement of the run that `optim.verify` prints, into the output folder.
 
-        Takes the arguments of a Trainer's `create_model_card`, but only uses model_name, the title. Raises ValueError
-        if the output folder has no run.
+        Of a Trainer's arguments only model_name, the title, is used. Raises ValueError if the folder has no run.
         """
         if not self.is_world_process_zero():
             return

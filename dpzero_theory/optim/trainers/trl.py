@@ -27,8 +27,7 @@ from dpzero_theory.optim.losses.users import by_user
 from dpzero_theory.optim.trainers.trainer import DPZeroTrainer
 
 _NUMBER = "dpzero_entry"
-"""The name of a column that is added to the data set, with each entry's index, to find entries that TRL has
-shuffled."""
+"""The name of a column with the entries' indices, which is added to the data set since TRL may shuffle its entries."""
 
 
 # A data set from which TRL's `map` and `filter` drop no entry: otherwise the number of records, which is public, would
@@ -89,7 +88,7 @@ class _TRLTrainer(DPZeroTrainer):
             chosen = {"settings": "auto"} if private == "auto" else private
             public = options.get("eval_dataset") is not None and owner is None and not options.get("public_evaluation")
             if "settings" in chosen and not public and "public_data" not in chosen:
-                # Settings of earlier runs are for losses that are means over tokens; a preference's loss sums over them
+                # Values that "auto" takes without public records are for means over tokens; a preference's loss sums
                 unless = "with owner or public_evaluation: public_data among the settings"
                 raise ValueError(
                     f"eval_dataset must hold public pairs, by which settings are chosen ({unless}); got None"
@@ -142,9 +141,10 @@ class DPZeroSFTTrainer(_TRLTrainer, SFTTrainer):  # type: ignore[misc]
 class DPZeroDPOTrainer(_TRLTrainer, DPOTrainer):  # type: ignore[misc]
     """A TRL `DPOTrainer` whose `train` makes a private run.
 
-    Takes the arguments of `DPZeroSFTTrainer`, but a `trl.DPOConfig` as `args`. If settings are chosen automatically
-    (private="auto" or settings="auto"), raises ValueError unless public pairs are given: as eval_dataset, if owner is
-    None and public_evaluation False, or as the setting public_data.
+    The arguments are those of `DPZeroSFTTrainer`, but `args` is a `trl.DPOConfig`. If `private` is "auto" or has
+    settings="auto", settings are chosen by public pairs of answers, and ValueError is raised without any: they are the
+    key public_data of `private` or, if `owner` is not given and the option public_evaluation is not True, the pairs of
+    the option eval_dataset.
     """
 
     config = DPOConfig

@@ -9,8 +9,8 @@ the words for the counter (1 + j // 4, p, t, 0).
     name        coordinate i of a parameter                          distribution
     rademacher  bit i % 64 of word i // 64, as -1 or +1              independent signs, on the sphere sqrt(d) S^{d-1}
     gaussian    entry q of a table of 65,536 normal quantiles        independent, N(0, 1) to 16 bits
-                (`sphere`), q the 16-bit part i % 4 of word i // 4,
-                lowest bits first
+                (module `sphere`), q the 16-bit part i % 4 of
+                word i // 4, lowest bits first
     sphere      gaussian coordinates g times sqrt(d)/||g||           uniform on sqrt(d) S^{d-1} to the same resolution
     low-rank    of a matrix, entry (i, j) of rho^(-1/2) times the    products of independent signs; a vector has
                 sum over r of a_r[i] b_r[j]                          independent signs
@@ -20,7 +20,7 @@ parameter 0. They are dealt out to the parameters in order: to a matrix a_1, ...
 parameter of two or more axes counts as a matrix of shape (first axis, product of the others).
 
 A run may have a `Shape` (`optim.shape`), which makes directions longer along some weights: every coordinate, or sign of
-a low-rank direction, is then multiplied by a power of 2, and the whole direction by one number c.
+a low-rank direction, is then multiplied by a power of 2, and the whole direction by the number `Shape.scale`.
 
 A coordinate is looked up in a table and multiplied by a number with one rounding, so it has the same bits on every
 device. Sums over low-rank directions are matrix products, which kernels add up in different orders; `Directions.sum`
@@ -87,14 +87,14 @@ def _dealt(first: Tensor, second: Tensor, shapes: _Shapes, rank: int) -> list[_F
 # can be replayed for P other directions. They hold the directions' signs, and the amounts that multiply the directions.
 class _Kept:
     def __init__(self) -> None:
-        self.numbers: tuple[int, ...] = ()  # The numbers of the P directions
+        self.numbers: tuple[int, ...] = ()  # The indices of the P directions in the run
         self.amounts: tuple[float, ...] = ()  # The factors of the P directions in a move of the weights
-        # The tensors by (content, type, device). Contents are "signs"; "scaled", each direction's signs times the
-        # shift of the weights along it; "vector", `amounts`; and "matrix", `amounts` over the square root of the rank,
-        # which a matrix needs
+        # The tensors by (content, type, device). Contents are "signs", of the P directions; "scaled", each direction's
+        # signs times the shift of the weights along it; and the directions' factors in a move of the weights, as
+        # "vector" for vectors, and as "matrix", divided by the square root of the rank, for matrices
         self.tensors: dict[tuple[str, torch.dtype, torch.device], Tensor] = {}
         self.written: set[tuple[str, torch.dtype, torch.device]] = set()  # The keys of up-to-date tensors
-        # Results of `_dealt` for two of the tensors, by the ids of these and of the parameters' shapes (`_views`)
+        # Each parameter's signs, as views of two of the tensors; by the ids of these two and of the parameters' shapes
         self.views: dict[Any, Any] = {}
 
     def fresh(self, what: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[Tensor, bool]:
@@ -112,9 +112,10 @@ class _Kept:
 class Directions:
     """Computes the random directions u_0, u_1, ... of one training run.
 
-    A direction is u = self.factor(...) * self.scale * v. The methods compute the vector v, and the caller multiplies by
-    the two factors: `factor` returns 1 except with "sphere", and the attribute `scale` is 1 without a shape. If a step
-    has K directions, its direction k has the number t K + k, where t is the index of the step.
+    A direction is u = f * self.scale * v. Methods compute v, a vector of random coordinates, times powers of 2 if there
+    is a shape; the caller multiplies by the two factors. f is the result of the method `factor`, which is 1 except with
+    "sphere", and the attribute `scale` is 1 without a shape. If a step has K directions, its direction k has the number
+    t K + k, where t is the index of the step.
 
     Args:
         key: the run's public key, an integer in [0, 2^128) or 16 bytes (little-endian).
@@ -175,7 +176,7 @@ class Directions:
         return found
 
     def factor(self, number: int, sizes: tuple[int, ...], device: torch.device = _CPU) -> float:
-        """Return the number f in u = f * self.scale * v, for the direction u `number` and the v of `coordinates`.
+        """Return f, by which the vector v of `coordinates` is multiplied: the direction `number` is f * self.scale * v.
 
         With "sphere" f is sqrt(d)/||v||, with the same bits on every device; to find ||v||, all coordinates are
         computed on `device`. With all other directions it is 1. `sizes` has the number of coordinates of each trained
@@ -205,9 +206,10 @@ class Directions:
         dtype: torch.dtype = torch.float32,
         device: torch.device = _CPU,
     ) -> Tensor:
-        """Return coordinates of `scale` * v, where the direction `number` is u = self.factor(...) * self.scale * v.
+        """Return coordinates of `scale` * v, where v is the direction u with the index `number` without two factors.
 
-        To get amount * u, pass amount * self.factor(...) * self.scale as `scale`. Not for low-rank directions.
+        The direction is u = f * self.scale * v, where f is the result of `factor`. To get amount * u, pass amount * f *
+        self.scale as `scale`. Not for low-rank directions.
 
         Args:
             number: the index of the direction in the run.
@@ -240,10 +242,11 @@ class Directions:
     def shift(
         self, source: Tensor, number: int, parameter: int, scale: float, start: int = 0, out: Tensor | None = None
     ) -> Tensor:
-        """Return source + `scale` * v, where the direction `number` is u = self.factor(...) * self.scale * v.
+        """Return source + `scale` * v, where v is the direction u with the index `number` without two factors.
 
-        To get source + amount * u, pass amount * self.factor(...) * self.scale as `scale`. Not for low-rank directions.
-        The sum is computed in float32 (for float64 in float64), and rounded once to the type of `source`.
+        The direction is u = f * self.scale * v, where f is the result of `factor`. To get source + amount * u, pass
+        amount * f * self.scale as `scale`. The sum is computed in float32 (for float64 in float64), and rounded once to
+        the type of `source`. Not for low-rank directions.
 
         Args:
             source: a contiguous tensor with consecutive coordinates, from index `start` on, of a trained parameter.
@@ -269,8 +272,8 @@ class Directions:
         dtype: torch.dtype,
         device: torch.device,
     ) -> Tensor:
-        """Return the sum of amount * v over several directions, for some rows of one trained parameter. Here u =
-        self.factor(...) * self.scale * v is a direction. For a sum of amount * u, multiply amounts by these factors.
+        """Return the sum of amount * v over several directions u = f * self.scale * v, for some rows of one trained
+        parameter. f is the result of `factor`. To get the sum of amount * u, pass amount * f * self.scale as amounts.
 
         Low-rank sums are matrix products with the same bits on every device: the amounts are first rounded to multiples
         of a power of two, so that every partial sum is exact. With K pairs and rank rho, 24 - log2(K rho) bits of the
@@ -372,9 +375,10 @@ class Directions:
         return found
 
     def bits(self, number: int, start: int, count: int) -> NDArray[np.uint8]:
-        """Return `count` signs of a low-rank direction, from sign `start` on, as bits in ceil(count/8) bytes.
+        """Return `count` signs of the low-rank direction with the index `number` in the run, from sign `start` on, as
+        bits in ceil(count/8) bytes.
 
-        Signs are numbered as in a row of `signs`. The lowest bit of byte 0 is the sign `start`; 1 means +1 and 0 means
+        Signs have the indices of a row of `signs`. The lowest bit of byte 0 is the sign `start`; 1 means +1 and 0 means
         -1, whatever `self.shape` is. Unused bits of the last byte are 0. `start` and `count` are integers >= 0.
         """
         words = self.words(number, 0, start // 64, -(-(count + start % 64) // 64))

@@ -292,8 +292,8 @@ class Weights:
         replay()
 
     def _move(self, scales: Sequence[tuple[int, float]]) -> None:
-        # Adds the sum of scale * v over the pairs (index of a direction, scale) in `scales` to the parameters, or to
-        # the rows of them that this process holds. v is what `Directions` computes: the direction without its factors.
+        # Adds the sum of scale * v over the pairs (index of a direction u, scale) in `scales` to the parameters, or to
+        # the rows of them that this process holds. Here u = c * v, and scale = c * amount already has the number c.
         directions, rank = self.directions, self.directions.law.rank
         for index, (held, origin) in enumerate(self.pieces()):
             if index in self._packed:

@@ -48,8 +48,7 @@ def train_packed(module: nn.Module) -> list[str]:
     is never written. Other parameters stay as they are. The run needs low-rank directions and finite differences.
 
     Args:
-        module: the module, with its final weights and on its final device. Do not cast it to another type afterwards,
-            since a run refuses a list that is not float64.
+        module: the module, with its final weights, type and device: a run refuses lists that are not float64.
 
     Raises:
         ValueError: there is no quantised linear layer, or one of them is trainable already.

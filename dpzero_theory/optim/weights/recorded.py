@@ -26,7 +26,7 @@ _Recorder = Callable[[Callable[[], Any]], Callable[[], Any]]
 """A function that takes a function `work` without arguments, records what work() computes, and returns a replay. The
 replay computes that again at each call, and returns the same tensors with new values."""
 _MOST = 16
-"""The most evaluations that are recorded; batches of further shapes are evaluated operation by operation."""
+"""The most CUDA graphs of evaluations that a run keeps. Batches of further shapes are evaluated without a graph."""
 
 
 def recorder(device: torch.device) -> _Recorder | None:

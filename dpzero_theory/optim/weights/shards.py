@@ -30,9 +30,8 @@ def is_collective(module: nn.Module) -> bool:
 
 
 def piece(parameter: Tensor) -> tuple[Tensor, int]:
-    """Return the part of a parameter that this process holds, and the index of its first entry in the whole parameter,
-    in row-major order. The part is a detached tensor that shares the parameter's memory: some rows of a sharded
-    parameter, otherwise the whole parameter."""
+    """Return the part of a parameter that this process holds (some rows if it is sharded, otherwise all), as a detached
+    tensor in the parameter's memory, and the index of its first entry in the whole parameter, in row-major order."""
     if not is_sharded(parameter):
         return parameter.detach(), 0
     held: Any = parameter.detach()

@@ -80,8 +80,7 @@ class Shifted(TorchFunctionMode):
     Args:
         weights: the trainable parameters x and the run's directions, a `module.Weights`.
         numbers: for each point that is evaluated in one pass, the index of its direction u in the run.
-        shifts: for each point, the shift times `directions.factor(...)` times `directions.scale`, or with `exact` these
-            two alone.
+        shifts: for each point, `directions.factor(...) * directions.scale` times the shift, or with `exact` times 1.
         rows: the number of rows of the batch, which has one copy of all its records for each point; not used with one.
         guard: a `Guard`, which refuses other ways of reading the parameters; None to allow these.
         exact: whether losses become dual numbers, which carry their derivative by the shift at x.
@@ -268,7 +267,7 @@ class Shifted(TorchFunctionMode):
                 return plain(x, self._whole(weight), bias)
         rows, shape = x.reshape(self._points, -1, width), (*x.shape[:-1], -1)
         if index is not None and self._may_addmm(x, weight, bias):
-            # Adding the product to shift and bias passes over the result once less than adding these to the product
+            # Bias and shift come first, and then the product of x and weight is added to them in place: one pass less
             along, left = self._along(rows, index, x.dtype, turned)
             if self._directions.law.rank == 1:
                 out = along * left if bias is None else torch.addcmul(bias, along, left)
@@ -307,8 +306,8 @@ class Shifted(TorchFunctionMode):
         return same and not self._exact and not torch.is_autocast_enabled(x.device.type)
 
     def _is_cheaper(self, x: Tensor, weight: Tensor, width: int) -> bool:
-        # Whether shifting the whole weight is faster than correcting its product with x, which has `width` columns,
-        # and no less precise.
+        # Whether it is faster, and as precise, to shift the whole weight than to correct its product with x. x has
+        # `width` columns.
         return (
             weight.numel() <= _SMALL
             and x.numel() >= _MANY_ROWS * width * width

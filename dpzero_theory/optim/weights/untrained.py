@@ -37,19 +37,20 @@ class Untrained:
     """Restores the buffers of a module after each evaluation, and detects writes to its frozen parameters.
 
     Buffers of at most 2^22 elements are restored. Larger buffers and frozen parameters are not; `require_unwritten`
-    raises after a write to one. Buffers, submodules and (see `parameters`) parameters that an evaluation adds, replaces
-    or removes are restored too, and so is which buffers are persistent. Sparse and nested buffers are ignored.
+    raises after a write to one. Entries of the module (buffers, submodules and parameters) that an evaluation adds,
+    replaces or removes are restored too, and so is which buffers are persistent. Sparse and nested buffers are ignored.
 
     Args:
         module: the module that is evaluated.
-        parameters: whether to include parameters. Pass False for a sharded module, since FSDP replaces them.
+        parameters: if False, parameters are neither restored nor watched for writes. Pass False for a sharded module,
+            since FSDP replaces its parameters.
 
     Attributes:
         guarded: a mapping from `shifted.storage_of(t)` to the name, for each buffer or frozen parameter t that must not
             be written; with the name "" for a buffer that is restored.
         parts: the module and all its submodules.
         taken: how often the state to be restored was recorded, first or anew after a change between evaluations.
-        restored: how often `settle` and `put_back` have compared buffers by value and restored them if they differed.
+        restored: how often all buffers have been compared by value to restore them, whether or not any differed.
     """
 
     def __init__(self, module: nn.Module, *, parameters: bool) -> None:
@@ -64,13 +65,13 @@ class Untrained:
         self.parts: list[nn.Module] = []
 
     def begin(self) -> None:
-        """Record the state that `put_back` and `settle` restore, if it has changed. Call this before an evaluation."""
+        """Record the module's entries, and copy its small buffers, which `put_back` and `settle` restore, unless they are as
+        last recorded. Call this before an evaluation."""
         if self._live is None or not self._same():
             self._take()
 
     def settle(self) -> None:
-        """Restore buffers that an evaluation changed without changing `Tensor._version`. Call this before saving
-        them."""
+        """Restore buffers that were written without a change of `Tensor._version`. Call this before they are saved."""
         if self._live is not None and self._same():
             self._restore()
 
@@ -104,8 +105,7 @@ class Untrained:
         self._state = [_state(held.tensor) for held in self._held]
 
     def require_unwritten(self) -> None:
-        """Raise ValueError if an evaluation has written a frozen parameter, or a buffer of more than 2^22 elements,
-        which cannot be restored."""
+        """Raise ValueError if an evaluation has written a frozen parameter, or a buffer of more than 2^22 elements."""
         if self._written:
             raise ValueError(
                 f"losses must not change what is handed out with the module; got a write of {self._written}: the module"
