@@ -304,7 +304,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
     def create_model_card(self, **named: Any) -> None:
         """Write README.md, with the privacy statement of the run that `optim.verify` prints, into the output folder.
 
-        Of a Trainer's arguments only model_name, the title, is used. Raises ValueError if the folder has no run.
+        Of the arguments `named` only model_name, the title, is used. Raises ValueError if the folder has no run.
         """
         if not self.is_world_process_zero():
             return

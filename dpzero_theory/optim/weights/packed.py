@@ -48,7 +48,7 @@ def train_packed(module: nn.Module) -> list[str]:
     is never written. Other parameters stay as they are. The run needs low-rank directions and finite differences.
 
     Args:
-        module: the module, with its final weights, type and device: a run refuses lists that are not float64.
+        module: the module, with its final weights, device and type: a later cast would change `packed_moves` too.
 
     Raises:
         ValueError: there is no quantised linear layer, or one of them is trainable already.

@@ -65,8 +65,8 @@ class Untrained:
         self.parts: list[nn.Module] = []
 
     def begin(self) -> None:
-        """Record the module's entries, and copy its small buffers, which `put_back` and `settle` restore, unless they are as
-        last recorded. Call this before an evaluation."""
+        """Record the module's entries, and copy its small buffers, for `put_back` and `settle` to restore. Does nothing
+        if all are as last recorded. Call this before an evaluation."""
         if self._live is None or not self._same():
             self._take()
 
