@@ -31,8 +31,8 @@ _SCALES = {
 }
 """Factors by which all records are scaled, by names for the report. The noise must not change with them."""
 _MOST_RECORDS = 256  # Records are not exchanged one by one in data sets with more records than this
-_LOUD = 0.5  # The data set `loudest` has equal records that each add more than this many clips to a step
-_VISIBLE = 0.05  # A record is in a batch if exchanging it moves the step by more than this share of the full move
+_LOUD = 0.5  # The data set `loudest` has equal records that each add more than this share of the clip to a step
+_VISIBLE = 0.05  # A record counts as in a batch if its exchange moves a step by over this share of `_ExtremePair.size`
 _FACTORS = np.geomspace(1e-4, 1e4, 33)  # The factors that are tried to make the first record nearly clipped
 _HALVINGS = 12  # How often the interval between two neighbours among `_FACTORS` is halved to find the best factor
 _NEARLY = 0.97  # A record counts as nearly clipped if it adds this many clips (multiples of the clip) to a sum
@@ -156,8 +156,8 @@ class _Influence:
         return datasets.scaled(self._records[0], scale) if self._clips(scale) > _NEARLY**3 else None
 
     def _clips(self, scale: float) -> float:
-        # Returns how many clips the first record, times `scale`, adds to the sum of the first step, measured on a data
-        # set of n such records
+        # Returns what the first record, times `scale`, adds to the sum of the first step, in multiples of the clip,
+        # measured on a data set of n such records
         record = datasets.scaled(self._records[0], scale)
         rows = self._runs.at_start(datasets.filled(self._records, record))
         if rows is None or not np.isfinite(rows).all():
@@ -285,13 +285,13 @@ class _NoiseSamples:
                 return None
             values.append(one)
         if any(len(one) != len(first) for one in values):
-            # If a loop may end early, a later step exists only after some noise, so that noise is biased
+            # If a loop may end early, only some values of the noise lead to a later step, whose noise is thus biased
             values = [one[:1] for one in values]
         return np.array(values) / self._runs.claim.noise_std(changes.get("batch"))
 
     def residual(self, records: Records | None, changes: dict[str, Any], seed: int, **how: int | None) -> Array | None:
-        # Returns the noise of one run, in the unit of releases, shape (steps, numbers), or None if it is unknown. See
-        # `parts` for the arguments; `how` holds its `stream` and `global_seed`.
+        # Returns the noise of one run, in the unit of releases, shape (steps, numbers), or None if it is unknown. The
+        # arguments are those of `parts`; `how` may hold its `stream` and `global_seed`.
         found = self.parts(records, changes, seed, **how)
         return None if found is None else found.noise
 

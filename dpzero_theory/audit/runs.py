@@ -27,15 +27,15 @@ _QUIET_SHARES = (1e-20, 1e-9, 1e-7, 0.0)
 _ROUNDING = 1e-5
 """Two arrays of releases are equal up to rounding if each entry differs by at most this share of the largest number,
 plus this share of the entry."""
-_LARGER_STEP = 100.0  # A tiny step size is tested to keep the weights where they are by one this much larger
-_STAYS = 0.1  # Weights stay where they are if `_LARGER_STEP` times the step size moves releases by at most 0.1 clips
+_LARGER_STEP = 100.0  # Runs with a tiny step size and one this many times larger show whether weights stay in place
+_STAYS = 0.1  # Weights stay in place if the larger step size changes releases by at most this share of a record's clip
 _LARGEST_STILL, _SMALLEST_STILL = 1e-4, 1e-30
-"""If releases are computed from weights, frozen runs have a step size between these multiples of the loop's step
-size."""
+"""If releases are computed from weights, the step size of runs that keep the weights in place (`frozen`) is between
+these multiples of the loop's step size."""
 _ROUNDED_WEIGHTS = 1e-9
-"""If releases are computed from weights, frozen runs take the step size at which rounding of the weights changes a
-release by about this share of the noise's standard deviation, or the nearest allowed one (`_LARGEST_STILL`)."""
-_BARELY = 1e-9  # The share of the loop's step size that coupled runs use, so that weights hardly move
+"""If releases are computed from weights, runs that keep the weights in place take the step size at which rounding of
+the weights changes a release by about this share of the noise's standard deviation, or the nearest allowed one."""
+_BARELY = 1e-9  # The share of the loop's step size in runs with equal noise (`coupled`), so that weights hardly move
 NOT_REPEATABLE = (
     "runs with one seed and almost no noise cannot be compared: either they differ in something that is not made by the"
     " seed, or the noise does not follow the setting noise_multiplier (`names` gives the loop's word for it)"

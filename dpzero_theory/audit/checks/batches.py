@@ -24,14 +24,14 @@ _LISTED_SEED, _LISTED_RUNS = 60, 16
 """If the loop returns its batches, those of 16 runs with the loop's seeds 60, 61, ... are tested."""
 _UNLIKE_SEED, _UNLIKE = 90, (1e3, 1e-3)
 """In runs with seeds from 90 on, records with an even index are scaled by 1e3, and those with an odd one by 1e-3."""
-_SMALL, _LARGE = 0.1, 0.9  # A batch is small or large if its size is below or above these quantiles of the claimed law
+_SMALL, _LARGE = 0.1, 0.9  # A batch is small or large if its size is below or above these claimed quantiles
 _SIZE_RUNS, _WHOLE_NUMBER = 60, 0.05
 """Sizes of batches are computed from releases in at most 60 runs, and used if all are within 0.05 of integers."""
 _WITHOUT_SAMPLING = ("full", "fixed-order", "shuffled")  # Ways to draw batches that do not amplify privacy
 _DIFFER = "where the records differ a millionfold"  # The words of a report for runs on records scaled by `_UNLIKE`
 _CLAIM_ROUNDING = 1e-3  # A claimed epsilon may be this share smaller than the one computed, since claims are rounded
 _LOUDEST = 1e10  # Equal noise of this multiple of the claimed one makes releases on all data sets equal up to rounding
-_DRAWS = 3  # The number of draws of this noise under which numbers of steps are compared
+_DRAWS = 3  # Numbers of steps are compared under this many draws of noise with the multiple `_LOUDEST`
 _NO_RELEASES = "the loop returns neither releases nor a trajectory with a step_size among its settings"
 
 

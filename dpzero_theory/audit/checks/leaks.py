@@ -45,7 +45,7 @@ is scaled further, which does not change a bit of its clipped contribution."""
 _SHOWN_ROUNDING = 1e-2  # Two numbers a and b that differ by at most this times (1 + |a|) may differ by rounding alone
 _DRAWS = 3  # The number of draws of the noise under which runs with equal noise on different data are compared
 _LOUDEST = 1e10  # Equal noise of this multiple of the claimed one makes releases on all data sets equal up to rounding
-_RECORD_SEED = 2027  # The seed of the random record of which one of the data sets consists
+_RECORD_SEED = 2027  # The seed of the random record whose copies make up one of the data sets
 _FEWEST_MATCHED = 4  # Fewer members of a batch, or sizes of batches, are not looked for, since chance may match them
 _SIZE_STRIDES, _SIZE_STARTS = 64, 1000
 """Sizes of batches are looked for in the numbers a, a + k, a + 2 k, ... of an output, with k = 1 to 64 and a < 1000."""

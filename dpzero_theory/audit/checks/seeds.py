@@ -47,7 +47,7 @@ _INTEGER = re.compile(DIGEST + rb"|(?<![\d.])(\d{5,20})(?![\d.])")
 """Matches hexadecimal strings, and as group 1 integers of 5 to 20 digits outside of these and of decimal numbers."""
 _MOST_TRIED = 50  # At most this many of the integers that a run shows are tried as seeds of the noise
 _GENERATORS = (b"bit_generator", b"PCG64", b"MT19937", b"Philox", b"SFC64")
-"""Words of which every saved state of a NumPy generator has one."""
+"""Every saved state of a NumPy generator contains one of these words."""
 _TORCH_STATE = 5056  # The size, in bytes, of a saved state of torch's CPU generator
 _FEWEST_NUMBERS = 4  # Fewer numbers of noise are not looked for, since chance may match them
 _NOISE_STRIDES, _NOISE_STARTS = 8, 1000

@@ -23,15 +23,15 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
 _CLIP_ROUNDING = 1e-3
-"""A change may exceed its limit by this share of the limit plus this many clips. Rounding in float32 and the noise of
-runs with almost no noise cause smaller errors."""
-_MOVE_DRAWS, _LATER_DRAWS = 6, 3  # How many draws of the noise first steps and later steps are compared under
+"""The change of a release may exceed its limit by this share of the limit plus this share of the clip. Rounding in
+float32, and the noise of runs with almost no noise, cause smaller errors."""
+_MOVE_DRAWS, _LATER_DRAWS = 6, 3  # First and later steps of runs with equal noise are compared under this many draws of it
 _DROWNING, _FARTHER = 1e5, (10.0, 100.0)
 """With 1e5 times the claimed noise and a step size that is 1e5/10 (or 1e5/100) times smaller, the noise moves the
 weights about 10 (or 100) times as far as in training, and one record hardly moves them."""
-_FOLLOWS = 0.3  # With noise `_DROWNING`, a record changes later steps by less than 0.3 clips by way of the weights
+_FOLLOWS = 0.3  # With noise `_DROWNING`, a record changes later steps by less than this share of the clip
 _AGAINST = 1e3  # The factor by which a record that pulls against all others is scaled, in one data set
-_NO_EFFECT = 1e-6  # A release that changes by less than this many clips counts as unchanged
+_NO_EFFECT = 1e-6  # A release that changes by less than this share of the clip counts as unchanged
 _ABOVE = (1.5, 2.5)  # Factors of a nearly clipped record, since a clip may be wrong only just above its limit
 _MEND_CLIP = (
     "clip each record's own contribution (all its numbers together, in L2 norm) before anything is summed or averaged;"
@@ -117,7 +117,7 @@ def _without_effect(lab: Lab) -> Any:
 
 def _coupled_moves(lab: Lab) -> Iterator[_Move]:
     # Yields changes between runs with equal noise of the claimed size, if one record is exchanged. A step may change by
-    # two clips, and changes by more if the loop chooses a clip or a learning rate, say, by the records
+    # twice the clip, and changes by more if the loop chooses a clip or a learning rate, say, by the records
     first = lab.loop.records[0]
     others = [*(lab.influence.pair or ())[:2], *(datasets.scaled(first, factor) for factor in (0.0, 1e6, -1e6))]
     data_sets = [datasets.replaced(lab.loop.records, 0, record) for record in others]
@@ -136,7 +136,7 @@ def _coupled_moves(lab: Lab) -> Iterator[_Move]:
 
 def _later_moves(lab: Lab, data_sets: list[Records]) -> Iterator[_Move]:
     # Yields the largest change of a step between data sets that differ in the first record. The noise is equal, and so
-    # large that it alone moves the weights. So the record may change later steps too by two clips. A larger change
+    # large that it alone moves the weights. The record may change later steps, too, by at most twice the clip. More
     # means that the loop carries something from step to step without noise, such as a stored gradient
     base = lab.runs.base.releases
     if not lab.loop.step_size or not lab.runs.noise_obeyed or lab.loop.from_weights or lab.view.adaptive:
@@ -167,13 +167,13 @@ def _farthest(outputs: Sequence[LoopOutput | None], unit: float) -> float | None
     clips = max(float(norms(one - other).max()) for k, one in enumerate(whole) for other in whole[:k]) / unit
     single = all(np.array_equal(row, row.astype(np.float32)) for row in whole)
     slack = 4 * 2.0 ** (-24 if single else -50) * float(norms(whole[0]).max()) / unit + _FOLLOWS
-    # A change above the allowed two clips is reduced by what rounding and different weights may add to it
+    # A change above the allowed two times the clip is reduced by what rounding and different weights may add to it
     return clips if clips <= 2 else max(2.0, clips - slack)
 
 
 def _clips(lab: Lab, rows: Array | None, base: Array) -> float:
-    # Returns the largest change of a step between two runs with the releases `rows` and `base`, in clips; 0 if `rows`
-    # is None (the run failed) or cannot be compared. Only steps that both runs made are compared
+    # Returns the largest change of a step between two runs with the releases `rows` and `base`, in multiples of what a
+    # clipped record adds; 0 if `rows` is None (the run failed) or cannot be compared. Steps of both runs are compared
     if rows is None or rows.shape[1:] != base.shape[1:] or not np.isfinite(rows).all():
         return 0.0
     both = min(len(rows), len(base))
@@ -181,8 +181,8 @@ def _clips(lab: Lab, rows: Array | None, base: Array) -> float:
 
 
 def _until_first(lab: Lab, moved: Array) -> Array:
-    # Returns `moved`, the change of each step in clips, with 0 after the first change if the loop is adaptive, since
-    # later steps may then follow from the release that changed
+    # Returns `moved`, the change of each step in multiples of the clip, with 0 after the first change if the loop is
+    # adaptive, since later steps may then follow from the release that changed
     if not lab.view.adaptive:
         return moved
     changes = (moved > _NO_EFFECT).astype(np.int64)
@@ -191,7 +191,7 @@ def _until_first(lab: Lab, moved: Array) -> Array:
 
 
 def _moves(lab: Lab, level: float) -> Verdict:
-    # Violated if exchanging a record changes a step by more than two clips, or removing one by more than one clip
+    # Violated if exchanging a record changes a step by more than twice the clip, or removing one by more than the clip
     if lab.runs.repeatable is None:
         return untested(NOT_REPEATABLE)
     if missing := [name for name in lab.view.adaptive if name not in lab.runs.base.shown]:

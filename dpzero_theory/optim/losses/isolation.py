@@ -200,7 +200,7 @@ class _Look:
         self._trace = Trace()
 
     def __call__(self, records: Indices, points: tuple[int, ...] = (0, 1), at_once: int = 1) -> _Seen:
-        # Returns the losses of the records with the indices `records` at one or both points (0 and 1), which are
+        # Returns the losses of the records with the indices `records` at one or both of two shifted weights, 0 and 1,
         # evaluated in the order of `points`, `at_once` in one forward pass. Raises _FailedError for any exception.
         self._trace = Trace()
         try:
@@ -211,14 +211,14 @@ class _Look:
         return _Seen(values[np.argsort(points)], self._trace)  # The row of point 0 comes before that of point 1
 
     def change(self, values: Array) -> Array:
-        # Returns each record's loss at point 0 minus its loss at point 1, shape (records,), from the losses `values` of
-        # shape (2, records). With exact differences `values` are derivatives, and those of point 0 are returned.
+        # Returns each record's loss at the first shifted weights minus that at the second, shape (records,), from the
+        # losses `values`, shape (2, records). With exact differences `values` are derivatives; the first are returned.
         with np.errstate(invalid="ignore"):  # No warning is due: a step clips infinite changes, and counts NaN as 0.
             found: Array = values[0] - values[1] if self.plan.smoothing else values[0]
         return found
 
     def stuck(self, record: int, value: float) -> bool:
-        # Returns whether the loss of the record with this index, which is `value` at points 0 and 1, is the same at the
+        # Returns whether the loss of the record with this index, `value` at both shifted weights, is the same at the
         # unshifted weights x too, although it has a derivative. Such a loss does not change because of rounding, or
         # because no token is labelled, and a run learns nothing from it. False for a loss without a derivative, such as
         # a 0-1 loss, which may well be the same at three points.
@@ -300,7 +300,7 @@ def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
     else:
         for other in others:
             look(np.array([other]), (0,))
-    # Point 1 comes before point 0: a loss function that keeps a state or changes the batch returns other losses.
+    # The shifted weights change places: a loss function that keeps a state or changes the batch returns other losses.
     again = look(here, (1, 0))
     # On a CPU equal operations give equal bits. On other devices they are taken to if `again` has the bits of `first`.
     steady = look.weights.parameters[0].device.type == "cpu" or bool(_same(again.values, first.values).all())
@@ -373,7 +373,7 @@ def visibility(rounded: float, plan: Plan) -> float:
 
 def _require_signal(look: _Look) -> None:
     # Raises ValueError if a run would learn nothing: if more than a quarter, and at least two, of up to 32 records have
-    # no finite loss, or if no loss changes between the two points although it has a derivative.
+    # no finite loss, or if no loss differs at the two shifted weights although it has a derivative.
     plan, places = look.plan, _evenly_spread(_LOOKED_AT, look.plan.n)
     values, said = np.full((2, len(places)), math.nan), ""
     for column, record in enumerate(places):
