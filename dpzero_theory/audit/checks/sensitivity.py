@@ -25,7 +25,7 @@ from dpzero_theory.privacy.relation import Relation
 _CLIP_ROUNDING = 1e-3
 """The change of a release may exceed its limit by this share of the limit plus this share of the clip. Rounding in
 float32, and the noise of runs with almost no noise, cause smaller errors."""
-_MOVE_DRAWS, _LATER_DRAWS = 6, 3  # First and later steps of runs with equal noise are compared under this many draws of it
+_MOVE_DRAWS, _LATER_DRAWS = 6, 3  # First steps and later steps are compared under this many draws of equal noise
 _DROWNING, _FARTHER = 1e5, (10.0, 100.0)
 """With 1e5 times the claimed noise and a step size that is 1e5/10 (or 1e5/100) times smaller, the noise moves the
 weights about 10 (or 100) times as far as in training, and one record hardly moves them."""
