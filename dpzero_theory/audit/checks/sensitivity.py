@@ -173,7 +173,7 @@ def _farthest(outputs: Sequence[LoopOutput | None], unit: float) -> float | None
 
 def _clips(lab: Lab, rows: Array | None, base: Array) -> float:
     # Returns the largest change of a step between two runs with the releases `rows` and `base`, in multiples of what a
-    # clipped record adds; 0 if `rows` is None (the run failed) or cannot be compared. Steps of both runs are compared
+    # clipped record adds; 0 if `rows` is None (the run failed) or cannot be compared. Only steps that both made count
     if rows is None or rows.shape[1:] != base.shape[1:] or not np.isfinite(rows).all():
         return 0.0
     both = min(len(rows), len(base))
