@@ -12,8 +12,7 @@ from dpzero_theory.check import Array
 
 _Number = TypeVar("_Number", int, float)
 _X = TypeVar("_X", int, float, Array)
-_MOST_HALVINGS = 2200
-"""An interval between two float64 cannot be halved more often: they have 2,098 powers of 2 and 52 binary digits."""
+_MOST_HALVINGS = 2200  # An interval of float64 allows no more: they have 2,098 powers of 2 and 52 binary digits.
 
 
 def halved(

@@ -198,8 +198,7 @@ def entries(name: str, value: object, types: Mapping[str, type], optional: Colle
 def types_of(kind: type) -> dict[str, type]:
     """Returns the type of each field of the dataclass `kind`, by name, for the argument `types` of `entries`.
 
-    Fields whose type is not a class, such as `int | None`, are left out. The caller has to add a type for them, since
-    `entries` refuses entries without a type.
+    Fields whose type is not a class, such as `int | None`, are left out; the caller has to add a type for them.
     """
     return {field.name: field.type for field in fields(kind) if isinstance(field.type, type)}
 

@@ -109,7 +109,6 @@ class Parser(argparse.ArgumentParser):
             self.error(message if not flag or message.startswith("--") else f"{flag}: {message}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        # argparse's own message is worded otherwise than this library's
         if action.choices is not None and value not in action.choices:
             options = ", ".join(map(str, action.choices))
             raise argparse.ArgumentError(action, f"must be one of {options}; got {check.shown(value)}")

@@ -28,7 +28,6 @@ DATA = ("public", "synthetic", "private")
 _FORMAT, _VERSION = "dpzero-theory/problem", 1  # The values of a problem file's entries "format" and "version"
 _LARGEST_FILE = 1 << 24  # The size in bytes above which a problem file is refused
 
-# The caveat that `ProblemFile` adds if the constants were measured on private data
 _PRIVATE = (
     "the constants were measured on private data: they, and every parameter below, depend on it, and the "
     "(epsilon, delta) below does not cover that"

@@ -42,10 +42,12 @@ _SOURCES = {
 def row(answer: Calculated) -> dict[str, Any]:
     """Return one result of `theory.results.calculate` as a dictionary, an entry of "results" in the JSON output.
 
-    Its keys are the fields of `theory.problem.Prescription` named `id`, `algorithm`, `guarantee`, `relation`,
-    `direction`, `difference`, `gdp`, `step_size`, `directions_per_step`, `T`, `steps`, `smoothing`, `clip`,
-    `noise_std`, `evaluations`, `bound`, `bound_at_steps` and `trivial_bound`, its properties `sampling`, `points` and
-    `vacuous`, and
+    Most keys are fields or properties of `theory.problem.Prescription`: the texts `id`, `algorithm`, `guarantee` (what
+    is bounded), `relation`, `sampling`, `direction` and `difference`; the numbers `gdp`, `step_size`,
+    `directions_per_step`, `smoothing`, `clip` and `noise_std`; the number of steps before rounding, `T`, with its
+    `bound`, and after rounding, `steps`, with its `bound_at_steps`; how many finite differences (`evaluations`) and
+    losses (`points`) of single samples the run computes; `trivial_bound`, which holds for every algorithm, and
+    `vacuous`, True if `bound` is not below that. The others are
 
         calibration   "paper" or "exact": how the mu of Gaussian DP was computed from (epsilon, delta)
         form          "closed-form" if formulas give the parameters, "minimised" if a numerical search does

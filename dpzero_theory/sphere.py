@@ -20,8 +20,8 @@ from dpzero_theory.registry import Registry
 GRID = 2.0**-16
 """The spacing of the values in `DirectionLaw.table`. With it float64 holds sums of their squares up to 2^21 exactly."""
 _LINEAR, _CUBIC = 0.9999157028653114, 3.148687468053685e-05
-"""`_quantiles` replaces a normal quantile q by a q + b q^3 with these a and b, for which the rounded values have mean
-square 1 and mean fourth power 3 to 1e-6."""
+"""`_quantiles` replaces a normal quantile q by a q + b q^3 with these a and b, for which the values, rounded to
+multiples of `GRID`, have mean square 1 and mean fourth power 3 to 1e-6."""
 
 
 def _sample_sphere(rng: np.random.Generator, size: int, d: int) -> Array:
@@ -49,9 +49,8 @@ def _sample_signs(rng: np.random.Generator, size: int, d: int) -> Array:
 @lru_cache(maxsize=1)
 def _quantiles() -> Array:
     # Entry k of the table is a q + b q^3, rounded to a multiple of 2^-16, where q is the normal quantile at (k +
-    # 1/2)/65536. The numbers a and b, `_LINEAR` and `_CUBIC`, are such that the rounded values have the mean square 1
-    # and the mean fourth power 3 of N(0, 1) to 1e-6; odd moments are 0 by symmetry. The paper's Lemma lm:sphere uses no
-    # other moments. No value is 0, and the largest is 4.33.
+    # 1/2)/65536. With `_LINEAR` and `_CUBIC` as a and b the entries have the mean square 1 and the mean fourth power 3
+    # of N(0, 1) to 1e-6. The paper's Lemma lm:sphere uses no other moments. No value is 0, and the largest is 4.33.
     q = -ndtri((np.arange(32768) + 0.5) / 65536)[::-1]
     positive = np.round((_LINEAR * q + _CUBIC * q**3) / GRID) * GRID
     table: Array = np.concatenate([-positive[::-1], positive])
@@ -101,11 +100,9 @@ for _law in (
 
 
 def _low_rank(text: str) -> DirectionLaw:
-    """Returns the distribution of directions "low-rank:RANK" for the text RANK; an empty text is rank 1. For weights
-    with two axes or more, taken as a matrix of shape (first axis, product of the others), a direction is the sum of
-    RANK outer products of two vectors of random signs, over sqrt(RANK). For other weights it has independent random
-    signs. Its `sample` raises PreconditionError, since shapes of weights are not known. Raises ValueError unless RANK
-    is an integer from 1 to 64."""
+    """Returns the distribution of directions "low-rank:RANK" for the text RANK; an empty text is rank 1. For a
+    weight matrix a direction is the sum of RANK outer products of two vectors of random signs, over sqrt(RANK).
+    `sample` raises PreconditionError: shapes are not known. Raises ValueError unless RANK is in 1, ..., 64."""
     if text and not (text.isdecimal() and 1 <= int(text) <= 64):
         raise ValueError(f"direction must be low-rank or low-rank:RANK, RANK from 1 to 64; got {f'low-rank:{text}'!r}")
     rank = int(text or 1)

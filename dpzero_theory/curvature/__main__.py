@@ -2,10 +2,11 @@
 
 Then `python -m dpzero_theory.params --problem problem.json --n 10000 --epsilon 2 --delta 1e-6` prescribes the step
 size, steps, smoothing, clip and noise. `dpzero_theory.problem_file` describes the file. A "bound" in it holds always, a
-"probability" with its level, an "interval" so for normal draws; an "estimate" promises nothing. The "density" of a
-point is the Hessian's spectrum by stochastic Lanczos quadrature: eigenvalues, and weights that sum to the number of
-parameters. "layers" has each linear layer's effective ranks of the second moments of its inputs and of the derivatives
-by its outputs; --layer-rank of `params`, for low-rank directions, is the largest sum of the two.
+"probability" with its level, an "interval" with its level if each random direction's value is normally distributed; an
+"estimate" promises nothing. The "density" of a point is the Hessian's spectrum by stochastic Lanczos quadrature:
+eigenvalues, and weights that sum to the number of parameters. "layers" has each linear layer's effective ranks of the
+second moments of its inputs and of the derivatives by its outputs; --layer-rank of `params`, for low-rank directions,
+is the largest sum of the two.
 
 The measurements are not private. Data must be declared --public or --synthetic, unless the name says so already
 (digits). With --spend-no-privacy-claim it may be private, and nothing computed from the results is then private.

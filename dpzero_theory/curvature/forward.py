@@ -39,7 +39,7 @@ class Differences:
         value: F(x).
         gradient_norms: estimates of the norm of the gradient of each sample's loss at x, shape (n,).
         trace: an `Interval` of trace(A). Its ends are those of Student's t interval over the random directions, moved
-            outwards to contain the estimate at half the width.
+            outwards to contain the estimate from differences at h/2, where h is the `width` of `measure_forward`.
         squared_frobenius: an `Interval` of ||A||_F^2, with ends of this form. Rounding makes the estimate too large.
         rank: an `Interval` of the effective rank trace|A|/||A||_2, in [1, d]. `low` and `estimate` are |trace
             A|/||A||_F, which is at most this rank. `high` is (trace(A)/||A||_F)^2, which is at least this rank if A is
@@ -67,7 +67,6 @@ class Differences:
             data: the kind of the samples: "public", "synthetic" or "private".
             least_loss: a lower bound on every sample's loss; it must be below `value`.
         """
-        # The theorems need tr|A| for r. Losses alone show |tr A|, which is less if A is indefinite; a caveat says so.
         smoothness = math.sqrt(self.squared_frobenius.high)  # since the Frobenius norm is at least the spectral norm
         trace = max(abs(self.trace.low), abs(self.trace.high))
         return ProblemFile(
@@ -114,12 +113,14 @@ def measure_forward(
         losses: a function of x that returns the losses of all n samples, shape (n,).
         x: the point, shape (d,).
         width: h > 0 in the points x + h u and x - h u, where the direction u has length sqrt(d).
-        directions: the number of pairs of random directions, at least 2.
+        directions: the number of pairs (u, v) of random directions, at least 2. At h and at h/2 a pair needs the points
+            x +- h u and x +- h u +- h v.
         generator: a CPU generator, which draws the directions.
-        level: the coverage probability, in (0, 1), of the Student's t intervals within `trace` and `squared_frobenius`.
+        level: the coverage probability, in (0, 1), of the Student's t intervals from which `trace` and
+            `squared_frobenius` are computed.
 
     Returns:
-        The estimates, with intervals of kind "estimate" and level 0.
+        The estimates. Their intervals claim no coverage: `Interval.kind` is "estimate" and `Interval.level` is 0.
 
     Raises:
         ValueError: an argument is outside its range.

@@ -124,19 +124,17 @@ class Measurement:
     def constants(self) -> dict[str, float]:
         """Return the constants that the theorems need, by their names in `theory.problem.Problem`.
 
-        "d" and "smoothness" are the attributes. "r" is `trace_bound`, and "sample_rank" the largest upper end of the
-        root mean square over samples of trace|Hess f_i|, where f_i is a sample's loss; both are divided by the
-        smoothness and cut to [1, d]. "gap" is the mean loss at the first point less `settings.least_loss`. "lipschitz"
-        is the largest norm of a sample's gradient, and "loss_bound" the largest absolute mean loss; both may be larger
-        elsewhere.
+        "d" and "smoothness" are the attributes. "r" is `trace_bound`, and "sample_rank" the largest
+        `Samples.trace.high` of all points, an upper end for the root mean square over samples of trace|Hessian|; both
+        are divided by the smoothness and cut to [1, d]. "gap" is the mean loss at the first point less
+        `settings.least_loss`. "lipschitz" is the largest norm of a sample's gradient, and "loss_bound" the largest
+        absolute mean loss; both may be larger elsewhere.
         """
-        # The largest upper end, over points, of the root mean square of tr|Hess f_i| over the losses f_i of samples
         samples = max(point.samples.trace.high for point in self.points)
         return {
             "d": self.d,
             "r": self._effective_rank(self.trace_bound),
-            # At other points and for other samples gradients may be longer, so this is a lower bound.
-            "lipschitz": max(float(point.gradient_norms.max()) for point in self.points),
+            "lipschitz": max(float(point.gradient_norms.max()) for point in self.points),  # a lower bound
             "smoothness": self.smoothness,
             "gap": self.points[0].value - self.settings.least_loss,  # an upper bound: the least loss may be larger
             "loss_bound": max(abs(point.value) for point in self.points),  # a lower bound: |F| may be larger elsewhere

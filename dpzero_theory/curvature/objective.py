@@ -21,9 +21,7 @@ Batch = Any
 Losses = Callable[[nn.Module, Batch], Tensor]
 """A function (module, batch) that returns one loss for each sample of the batch, shape (batch,)."""
 
-# The largest number of entries, samples times weights, of the gradients of single samples that are computed at once.
-# One sample's gradient may have more.
-_VMAP_NUMBERS = 1 << 24
+_VMAP_NUMBERS = 1 << 24  # At most this many entries of single samples' gradients, or one gradient, are made at once.
 
 
 class _Call(nn.Module):

@@ -122,8 +122,7 @@ def probable_ends(tri: Tridiagonal, d: int, failure: float) -> tuple[float, floa
     # mass w of the measure, so for every polynomial p, int p^2 >= w p(lambda_max)^2; for p = sum_j p_j(lambda_max) p_j
     # this is w sum_j p_j(lambda_max)^2 <= 1. With probability 1 - failure/2, w >= c (`_small_share`), and then the sum
     # is at most 1/c. The sum increases beyond the largest Ritz value, so lambda_max is at most the point where it
-    # reaches 1/c. The same holds for lambda_min. Van Dorsselaer, Hochstenbach and van der Vorst (SIAM J. Matrix Anal.
-    # Appl. 22, 2000) bound lambda_max so by p_k(lambda_max)^2 alone, in place of the sum.
+    # reaches 1/c. The same holds for lambda_min. (After Van Dorsselaer et al., SIAM J. Matrix Anal. Appl. 22, 2000.)
     values, _ = tri.eigen()
     ends = float(values[0]), float(values[-1])
     if tri.last == 0:

@@ -20,9 +20,9 @@ class Samples:
     """What was measured of the Hessians of single samples' losses.
 
     Attributes:
-        norm: the largest upper end of the spectral norm of a Hessian, over the samples drawn.
+        norm: the largest, over the samples drawn, of the upper ends of the intervals for ||Hessian||_2.
         trace: an `Interval` of the root mean square, over all samples, of the sum of a Hessian's absolute eigenvalues,
-            by Student's t from the samples drawn.
+            by Student's t from the samples drawn; its `level` is the one given to `measure_samples`.
         count: the number of samples drawn.
     """
 
@@ -39,9 +39,9 @@ def measure_samples(
     effort: Effort,
     level: float,
 ) -> Samples:
-    """Measure the largest norm and the root mean square of trace|Hessian| of single samples' losses at the weights x.
+    """Measure the largest ||Hessian||_2 and the root mean square trace|Hessian| of single samples' losses at weights x.
 
-    Distinct samples are drawn at random. `Samples.trace.high` tends to be too large, and the low end is no bound.
+    Distinct samples are drawn at random. `Samples.trace.high` tends to be too large; `Samples.trace.low` may be too.
 
     Args:
         objective: the losses of at least 2 samples.
@@ -49,7 +49,8 @@ def measure_samples(
         generator: a CPU generator, which draws the samples and the directions.
         count: the number of samples, at least 2; all are taken if there are fewer.
         effort: how many products with each sample's Hessian to spend.
-        level: the coverage probability of `Samples.trace`, and of each norm's upper end.
+        level: the coverage probability, in (0, 1), of Student's t interval in `Samples.trace`, and the probability with
+            which one Hessian's spectral norm is at most the upper end measured for it.
 
     Raises:
         ValueError: there are fewer than 2 samples, or a product with a Hessian is not finite.

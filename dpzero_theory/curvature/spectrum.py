@@ -126,7 +126,7 @@ def measure_spectrum(
 
 class _LanczosRuns:
     # The first run searches for the largest eigenvalues. Its converged Ritz vectors are deflated, and further runs, the
-    # probes, start from random directions orthogonal to them. Intervals are of A, or of A^(1/p) for a root p
+    # probes, start from random directions orthogonal to them. What is measured is A, or A^(1/p) for `root` = p.
     def __init__(self, operator: Operator, generator: torch.Generator, effort: Effort, root: int | None) -> None:
         self._d, self._root = operator.d, root
         first = tridiagonalise(operator, random_start(operator.d, generator, operator), effort.search, keep_basis=True)

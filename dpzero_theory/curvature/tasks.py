@@ -108,7 +108,7 @@ def load(model: str, data: str, samples: int | None, seed: int) -> Task:
 
 
 def _own(module: str, function: str) -> Callable[[str, int | None, int], Task]:
-    # Only a function that the module itself defines, with exactly these parameters, is called: no other one by mistake
+    # Only a function that the module itself defines, with exactly the parameters data, samples and seed, is called
     place = f"{module}:{function}"
     if not all(part.isidentifier() for part in (*module.split("."), function)):
         raise ValueError(f"model must be one of {_FORMS}; got {place!r}")

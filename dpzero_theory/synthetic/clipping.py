@@ -3,10 +3,8 @@
 import torch
 from torch import Tensor
 
-# On a CPU, samples are processed in blocks of this many, which stay in its cache
-_SAMPLES = 512
-# With fewer columns than this, products are 2 to 3 times as fast if each column is contiguous in memory
-_FEW = 24
+_SAMPLES = 512  # On a CPU, samples are processed in blocks of this many, which stay in its cache.
+_FEW = 24  # With fewer columns, products are 2 to 3 times as fast if each column is contiguous in memory.
 
 
 class ClippedMean:

@@ -45,10 +45,10 @@ class Outcome:
     Attributes:
         last: the final weights x_T, shape (L, d).
         average: the mean of x_0, ..., x_{T-1}, shape (L, d).
-        gradient_squared: the mean of ||A (x_t - c)||^2 over t = 0, ..., T-1, for several points c, shape (points, L).
-            The first c is the minimiser, for which this is the mean squared norm of the gradient.
-        excess: the mean of (x_t - c)^T A (x_t - c)/2 over t = 0, ..., T-1, shape (points, L). For the minimiser c this
-            is how far the loss is above its minimum.
+        gradient_squared: the mean of ||A (x_t - c)||^2 over t = 0, ..., T-1, for several points c, shape (points, L):
+            first the minimiser, for which this is the mean squared gradient, and then the caller's `centers`.
+        excess: the mean of (x_t - c)^T A (x_t - c)/2 over t = 0, ..., T-1, for the same points c, shape (points, L).
+            For the minimiser this is how far the loss is above its minimum.
     """
 
     last: Array
@@ -65,7 +65,7 @@ class Outcome:
         Args:
             problem: the quadratic loss, with matrix A.
             lanes: the parameters of the runs.
-            centers: points c, shape (d,) each, for the rows of `gradient_squared` and `excess` after the first.
+            centers: the points c, shape (d,) each, of the rows of `gradient_squared` and `excess` after the first row.
             states: three tensors, whose runs are in the order of `lanes.longest_first()`. z_t is the point after t of T
                 steps, less the minimiser. They are scale * z_T, shape (d, L); the sum of scale * z_t over t = 0, ...,
                 T-1, shape (d, L); and the sums of z_t^T A^2 z_t and of z_t^T A z_t over the same t, shape (2, L).
@@ -140,8 +140,8 @@ def run_together(
         directions_per_step: K >= 1. ValueError is raised if it is above 1 and a sweep has vector=True.
         difference: "central", "forward" or "exact". Only "forward" uses the runs' smoothing; on a quadratic loss the
             other two are the same.
-        centers: points c, shape (d,) each, for the rows of `Outcome.gradient_squared` and `Outcome.excess` after the
-            first.
+        centers: points c, shape (d,) each. With A the loss's matrix, each c adds a row to `Outcome.gradient_squared`,
+            the means of ||A (x - c)||^2 over a run's points x, and one to `Outcome.excess`, of (x - c)^T A (x - c)/2.
         dtype, device: the dtype and the device of the computation.
         block: the largest number of directions in one matrix product. A step is never split.
 
@@ -230,8 +230,10 @@ def _run(problem: Quadratic, x0: Array, lanes: Lanes, *, vector: bool, noise: Dr
 
 
 dpzero = partial(_run, vector=False)
-"""Runs the paper's Algorithm 2, as `dpzero(problem, x0, lanes, noise=..., **options)`, and returns an `Outcome`.
-`Sweep` explains x0, lanes and noise (numbers), and `run_together` the options, of which directions is required."""
+"""Runs the paper's Algorithm 2 from the point x0, as `dpzero(problem, x0, lanes, noise=..., **options)`, and returns an
+`Outcome`. lanes is a `Lanes`, the parameters of many runs, and noise a function of k that returns k normal numbers,
+shape (k,). The options, of which directions is required, are those of `run_together`."""
 dpgd_0th = partial(_run, vector=True)
-"""Runs the paper's Algorithm 1, as `dpgd_0th(problem, x0, lanes, noise=..., **options)`, and returns an `Outcome`.
-`Sweep` explains x0, lanes and noise (vectors), and `run_together` the options, of which directions is required."""
+"""Runs the paper's Algorithm 1 from the point x0, as `dpgd_0th(problem, x0, lanes, noise=..., **options)`, and returns
+an `Outcome`. lanes is a `Lanes`, the parameters of many runs, and noise a function of k that returns k normal vectors,
+shape (k, d). The options, of which directions is required, are those of `run_together`."""

@@ -53,8 +53,8 @@ def dpgd(
         x0: the starting point of every run, shape (d,).
         lanes: the parameters of the runs.
         noise: a function of k that returns the next k standard normal vectors, shape (k, d).
-        centers: points c, shape (d,) each, for the rows of `Outcome.gradient_squared` and `Outcome.excess` after the
-            first.
+        centers: points c, shape (d,) each. With A the loss's matrix, each c adds a row to `Outcome.gradient_squared`,
+            the means of ||A (x - c)||^2 over a run's points x, and one to `Outcome.excess`, of (x - c)^T A (x - c)/2.
         dtype, device: the dtype and the device of the computation.
         product_dtype: the dtype of the matrix products by which gradients are clipped; `dtype` if None.
 

@@ -66,7 +66,7 @@ class Distances:
 
     @property
     def points(self) -> Array:
-        """The scaled samples sqrt(spectrum) * (x_i - center), shape (n, d), which sum to zero."""
+        """The scaled samples sqrt(spectrum) * (x_i - mean of the samples), shape (n, d), which sum to zero."""
         return self._points
 
     @property
@@ -80,7 +80,7 @@ class Distances:
         return float(self.spectrum.sum() / self.spectrum.max())
 
     def scaled(self, x: Array) -> Array:
-        """Return sqrt(spectrum) * (x - center) for a point x, shape (d,)."""
+        """Return sqrt(spectrum) * (x - mean of the samples) for a point x, shape (d,)."""
         scaled: Array = self._root * (point_of(x, self.d) - self.center)
         return scaled
 
@@ -120,7 +120,7 @@ class Quadratic(Distances):
         return self.gap(x) + self.minimum
 
     def gradient(self, x: Array) -> Array:
-        """Return the gradient spectrum * (x - center) of the mean loss at the point x, shape (d,)."""
+        """Return the gradient spectrum * (x - mean of the samples) of the mean loss at the point x, shape (d,)."""
         return self._root * self.scaled(x)
 
     @property

@@ -80,13 +80,13 @@ class Start:
 
 @dataclass(frozen=True)
 class Products:
-    """The inner products that S consecutive directions w_t need, in coordinates y = A^(1/2) (x - mean of the samples),
-    where A is the matrix of the quadratic loss.
+    """Inner products that give each run's points after S consecutive directions w_t on a quadratic loss with matrix A,
+    in coordinates y = A^(1/2) (x - mean of the samples). The runs of a set share their noise.
 
     Attributes:
         data: w_t^T y_i for the samples y_i, shape (S, n).
         grams: w_t^T M w_s, shape (S, S), for several diagonal matrices M, of which the first is the identity.
-        starts: starts[j][m] is the `Start` of the j-th set of runs and the m-th matrix M.
+        starts: starts[j][m] has the products, with the m-th M, of the j-th set's starting points and summed noise.
     """
 
     data: Tensor
@@ -123,9 +123,8 @@ class Products:
 
 
 def _start(scaled: Tensor, y: Tensor, heavy: Tensor, drift: Tensor | None, metric: Tensor | None) -> Start:
-    # The inner products u^T M v of S directions w_t, L starting points and sums of noise vectors. `scaled` has the rows
-    # M w_t, `y` the starting points as columns, `heavy` is M y, `drift` has the sums of the first 0, 1, ..., S noise
-    # vectors as rows (None if noise is a number), and `metric` is the diagonal of M (None for the identity).
+    # `scaled` has the rows M w_t, `y` the starting points as columns, `heavy` is M y, `drift` has the sums of the first
+    # 0, 1, ..., S noise vectors as rows (None if noise is a number), and `metric` is M's diagonal or None for I.
     start = Start((heavy * y).sum(dim=0), scaled @ y)
     if drift is None:
         return start

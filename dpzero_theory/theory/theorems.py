@@ -141,14 +141,14 @@ class _Displayed(NamedTuple):
 def _log_ratio(problem: Problem, spread: float, id: str, condition: str) -> float:
     # Returns log X of a corollary, X = n^2/(kappa `spread`) and kappa = ell/mu_PL: its number of steps is proportional
     # to it. `spread` is d^3 v^2, r d^2 v^2 or r v^2. Error messages name the corollary, `id`, and `condition`, kappa
-    # spread/v^2 as text.
+    # spread/v^2 as text, for v = 1/(2 sqrt(2) mu) at mu-GDP.
     x = problem.n**2 / (problem.condition_number * spread)
     rule = f"n^2 epsilon^2 > {condition} log(e + epsilon/delta), a ratio above 1"
     check.precondition(1 < x < math.inf, f"{id} requires {rule}; it is {x:g}")
     return math.log(x)
 
 
-# Each function from here to _corollary_3 returns what one theorem displays at mu-GDP, where v = 1/(2 sqrt(2) mu).
+# Each function down to _corollary_3 returns what the paper states for a run with mu-GDP, where v = 1/(2 sqrt(2) mu).
 def _theorem_1(p: Problem, v: float) -> _Displayed:
     # The paper's thm:d-dependent, for its Algorithm 1 under Assumption asp:smooth
     rate = math.sqrt(p.d) * v / p.n
@@ -210,7 +210,8 @@ def _corollary_2(p: Problem, v: float) -> _Displayed:
 def _corollary_1_or_2(
     p: Problem, step_size: float, growth: float, spread: float, smoothing: float, log: float
 ) -> _Displayed:
-    # growth is d for Corollary 1 and r + 2 for 2, spread is d^3 v^2 or r d^2 v^2, and log is the value of `_log_ratio`.
+    # For Corollaries 1 and 2: growth is d or r + 2, spread d^3 v^2 or r d^2 v^2 with v = 1/(2 sqrt(2) mu) at mu-GDP,
+    # and log what `_log_ratio` returns.
     kappa = p.condition_number
     return _Displayed(
         step_size=step_size,

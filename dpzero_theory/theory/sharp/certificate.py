@@ -15,8 +15,7 @@ Poisson sampling (1 if every step uses all n samples). For all alpha, T, lambda,
 
 where kept, quadratic, bias, cross, spread, excess and sampled are the fields of `constants.Constants` at the clip C/(L
 sqrt(K)), and nu_1 and nu_2 are its smooth_first and smooth_second. Statement and proof:
-dpzero_theory/theory/sharp/proof.md, where M is called K. Lengths are computed in units of L/ell and losses in units of
-L^2/ell.
+dpzero_theory/theory/sharp/proof.md, where M is called K.
 """
 
 import functools

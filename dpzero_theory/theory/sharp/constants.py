@@ -122,7 +122,8 @@ def known_direction(direction: str) -> str:
 
 
 def law_of(direction: str) -> SharpLaw:
-    """Return the distribution of directions with a given name, such as "sphere" or "low-rank:4", and its bounds.
+    """Return the `SharpLaw` (a distribution of directions, with the bounds that the theorem of `certificate` needs)
+    with a given name, such as "sphere" or "low-rank:4".
 
     Raises ValueError if the name is unknown, and PreconditionError if it is in `sphere.DIRECTIONS` but not in `LAWS`.
     """
@@ -142,7 +143,7 @@ def constants(
     directions_per_step: int = 1,
     layer_rank: float | None = None,
 ) -> Constants:
-    """Return the `Constants` for a problem in which no sample's gradient is longer than L.
+    """Return the `Constants` with which `certificate` bounds a step, if no sample's gradient is longer than L.
 
     Args:
         clip: one or several numbers c = C/(L sqrt(K)) > 0, where C clips the norm of a sample's K finite differences.
@@ -157,7 +158,7 @@ def constants(
 
     Raises:
         ValueError: an argument is outside its range.
-        PreconditionError: the theorem does not cover the distribution, or a "frame" has fewer than K directions.
+        PreconditionError: `LAWS` has no bounds for the distribution, or it is "frame" and K is above d.
     """
     c = check.real_array("clip", clip, above=0)
     d = check.integer("d", d)
@@ -217,7 +218,7 @@ class _Invariant:
         spread2: an upper bound on E[(U'a)'U'HU(U'a)]/K^2.
         upper, lower: two distributions of v. The mean of every function that is convex in v^2 is at most its mean under
             `upper`, and at least its mean under `lower`.
-        smooth_first, smooth_second: the fields of `Constants` with these names.
+        smooth_first, smooth_second: factors of lambda/2 in the bounds on the finite differences' error in `Constants`.
         slack: how far E[v^2 (v^2 + (r - 1)(p0 - q0 v^2))] is above spread2, divided by 2 (r - 1).
     """
 
@@ -232,8 +233,9 @@ class _Invariant:
 
     def constants(self, c: Array) -> Constants:
         beta, chi, excess2 = self._moments(c, self.upper)
-        # spread2 - `removed` is an upper bound on E[min(v, c)^2 w], w as in `_moments`: E[v^2 w] is spread2 + 2 (r - 1)
-        # slack, and clipping removes E[(v^2 - c^2)_+ w] from it, which is 2 chi - excess2, the least for v of `lower`.
+        # What clipping takes off E[v^2 w], where w = v^2 + (r - 1)(p0 - q0 v^2) with (p0, q0) = `across`, is E[(v^2 -
+        # c^2)_+ w] = 2 E[(v - c)_+ v w] - E[(v - c)_+^2 w], the least for v of the distribution `lower`. `spread2` may
+        # be 2 (r - 1) slack below E[v^2 w]; this is subtracted, so that spread2 - `removed` bounds what is left.
         removed = 2 * chi - excess2
         if self.lower != self.upper:
             _, chi_low, excess2_low = self._moments(c, self.lower)
@@ -251,14 +253,16 @@ class _Invariant:
         )
 
     def removed(self, c: Array) -> tuple[Array, Array]:
-        # Upper bounds on E[phi'U'a]/K and E[phi'U'HU phi]^(1/2)/K at each c, if clipping removes phi from U'a
+        # Upper bounds on E[phi'U'a]/K, and on E[phi'U'HU phi]^(1/2)/K if 0 <= H <= I and trace(H) <= r, where a is a
+        # unit vector, U has the K directions as columns, and phi is what clipping to norm c sqrt(K) removes from U'a
         beta, _, excess2 = self._moments(c, self.upper)
         return beta, np.sqrt(excess2)
 
     def _moments(self, c: Array, law: Projection) -> tuple[Array, Array, Array]:
         # E[(v - c)_+ v], E[(v - c)_+ v w], E[(v - c)_+^2 w] for v of `law`; w = v^2 + (r - 1)(p0 - q0 v^2) by `across`.
-        # For a vector phi along U'a, K |phi|^2 w bounds the mean of phi'U'HU phi: in the worst H the eigenvector a adds
-        # (phi'U'a)^2 = K |phi|^2 v^2, and the others, of trace r - 1, at most K |phi|^2 (r - 1)(p0 - q0 v^2).
+        # Here v is ||U'a||/sqrt(K) for a unit vector a and K directions U. If phi is along U'a, 0 <= H <= I and
+        # trace(H) <= r, K |phi|^2 w bounds the mean of phi'U'HU phi: in the worst H the eigenvector a adds (phi'U'a)^2
+        # = K |phi|^2 v^2, and the others, of trace r - 1, at most K |phi|^2 (r - 1)(p0 - q0 v^2).
         p, q = (self.r - 1) * self.across[0], 1 - (self.r - 1) * self.across[1]
         beta, third, second, weighted = law.excess(c, (1, 1), (1, 3), (2, 0), (2, 2))
         return beta, p * beta + q * third, p * second + q * weighted
@@ -330,7 +334,7 @@ def _signs(c: Array, d: int, r: float, k: int, layer_rank: float | None, rank: f
         excess=excess,
         sampled=np.minimum(spread, math.sqrt(r) * c),
         spread=spread,
-        # A direction u has ||u||^2 = d for rank 1 and for signs; otherwise E||u||^4 <= d (d + 2), ||u||^2 <= rho d.
+        # ||u||^2 = d for random signs u (rank inf) and rank 1; otherwise ||u||^2 <= rank d and E||u||^4 <= d (d + 2).
         smooth_first=float(d) if rank in (1, math.inf) else math.sqrt(d) * math.sqrt(d + 2),
         smooth_second=math.sqrt(r) * d * (1 if math.isinf(rank) else rank),
     )

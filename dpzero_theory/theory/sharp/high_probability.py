@@ -64,8 +64,8 @@ class StepMoments:
         variance: sigma^2/K for noise of standard deviation sigma on the average for each direction.
         rank: `Problem.r`.
         error: half the smoothing; 0 for difference "exact".
-        at_rank: the `Constants` at the effective rank `rank`.
-        at_one: the `Constants` at the effective rank 1.
+        at_rank: the `Constants` (bounds on a clipped step's expectations) that are valid for H of trace at most `rank`.
+        at_one: the `Constants` that are valid for H of trace at most 1.
         overlong: an upper bound on the probability that U violates one of the next two inequalities.
         projection: gamma in ||U'g|| <= gamma sqrt(K) G.
         trace: beta in trace(U'HU) <= beta K.

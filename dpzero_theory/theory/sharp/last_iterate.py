@@ -166,17 +166,17 @@ class _LastIterateBound:
         return exponent * self.problem.condition_number / (2 * steps), (self.unit * clip) ** 2 * steps
 
     def value(self, k: Constants, clip: Array, exponent: Array, steps: int, e: float, tried: Array) -> Array:
-        # The bound in units of L^2/ell for each entry of `clip` (c) and `exponent`, arrays of shape (N,), with the
-        # constants `k` at these clips. `e` is ell lambda/2 over L. Of the values `tried` of the theorem's y > 0 the
-        # best counts.
+        # The bound in units of L^2/ell for N clips c = C/(L sqrt(K)) and exponents 2 mu alpha T, arrays of shape (N,),
+        # with the constants `k` at these clips. `e` is ell lambda/(2 L). The bound holds for every value y > 0 of a
+        # free number; the best of the values `tried` counts.
         terms = Terms.of(k, self.problem, e, 0.0, 1.0)
         alpha, variance = self.parameters(clip, exponent, steps)
         return _bound(self.problem, terms, alpha, steps, variance, tried)
 
     def best(self, steps: int, rounds: int) -> tuple[float, float, float]:
-        # The smallest bound for T = `steps`, in units of L^2/ell, and its c and exponent; (inf, 1, 1) if none is
-        # finite. The first of `rounds` >= 1 grids has c from 0.1 to 10 (10^4 with a `gradient_moment`) and exponents
-        # from 0.05 to 300; each further one is narrower, around the best point so far.
+        # The smallest bound for T = `steps`, in units of L^2/ell, and its clip c = C/(L sqrt(K)) and exponent 2 mu
+        # alpha T; (inf, 1, 1) if none is finite. The first of `rounds` >= 1 grids has c from 0.1 to 10 (10^4 with a
+        # `gradient_moment`) and exponents from 0.05 to 300; each further one is narrower, around the best point so far.
         p = self.problem
         clips, exponents = (
             np.geomspace(0.1, 10.0 if p.gradient_moment is None else 1e4, 17),
@@ -210,9 +210,9 @@ def _geometric(log_ratio: Array, steps: int) -> Array:
 def _bound(p: Problem, terms: Terms, alpha: Array, steps: int, variance: Array, tried: Array) -> Array:
     # The bound on E[F_S(x_T) - F_S^*], in units of L^2/ell, for each of N step sizes `alpha`, in units of 1/ell, N
     # `terms` for the clips (noise 0, full batches) and N variances sigma^2/K of the noise on each of a step's K
-    # averages, in units of L^2. With q and p as in `Terms`, 1/mu the condition number, and rho = 1 - 2 mu alpha (q -
-    # p/(2 y)) it is, for every y > 0 with rho in (0, 1),
-    #     rho^T gap + (alpha/2) (p y + alpha constant + alpha r sigma^2/K) (1 - rho^T)/(1 - rho).
+    # averages, in units of L^2. With 1/mu the condition number, r = `Problem.r`, constant = `Terms.constant`, and
+    # rho = 1 - 2 mu alpha (progress - drift/(2 y)) it is, for every y > 0 with rho in (0, 1),
+    #     rho^T gap + (alpha/2) (drift y + alpha constant + alpha r sigma^2/K) (1 - rho^T)/(1 - rho).
     # Of the values `tried` of y, in units of L, the best counts; the bound is infinite if none has rho in (0, 1).
     alpha = alpha[:, None]
     with np.errstate(over="ignore", invalid="ignore"):

@@ -1,4 +1,4 @@
-"""The theorem's `Constants` for problems that bound a mean over samples of gradient norms, and not their maximum.
+"""The `Constants` for problems that bound a mean over samples of gradient norms, and not their maximum.
 
 The module `constants` computes them for samples' gradients that all have norm at most `Problem.lipschitz`, which is
 hard to measure. Here the problem has `gradient_moment` or `mean_excess` in its place. Proof:
@@ -16,8 +16,8 @@ from dpzero_theory.check import Array
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.constants import Constants, law_of
 
-# `_suprema` seeks the suprema of functions of a clip x in this range. Below it their factors beta(x) and omega(x) are
-# what they are at x = 0, up to rounding; above it these are below e^-50 and fall.
+# `_suprema` seeks suprema over x > 0 of x^(m-1) f(x), where f falls, in this range. Below it f(x) is f(0), up to
+# rounding; above it f(x) is below e^-50.
 _SMALLEST, _LARGEST = 1e-6, 15.0
 # A supremum is sought on 96 cells of x. Then, two times, each cell that may hold the largest value is divided into 16
 # parts. The bound that is returned exceeds the supremum by less than (m - 1)/3000 of it, for the m-th moment, m <= 64.
@@ -25,7 +25,7 @@ _CELLS, _PARTS, _ROUNDS = 96, 16, 3
 
 
 def without_lipschitz(k: Constants, c: Array, p: Problem, direction: str, directions: int) -> Constants:
-    """Return the theorem's `Constants` for a problem with `gradient_moment` or `mean_excess` in place of `lipschitz`.
+    """Return the `Constants` that `certificate` needs, for a problem with `gradient_moment` or `mean_excess`.
 
     Args:
         k: the constants for samples' gradients that all have norm at most `Problem.gradient_unit`, at the clips `c`.
@@ -45,8 +45,8 @@ def without_lipschitz(k: Constants, c: Array, p: Problem, direction: str, direct
 
 
 def _by_moment(k: Constants, c: Array, p: Problem, direction: str, directions: int) -> Constants:
-    # The samples' mean of ||grad f_i||^m is at most A^m, and the clips c are in units of A: bias is b/c^(m-1) and
-    # excess is w/c^(m-1), with b and w of `_suprema`.
+    # The samples' mean of ||grad f_i||^m is at most A^m, m = `power`, and the clips c are C/(A sqrt(K)). `_suprema`
+    # returns numbers b and w, with which bias is b/c^(m-1) and excess is w/c^(m-1).
     assert p.gradient_moment is not None
     power = p.gradient_moment[0]
     bias, excess = _suprema(p.d, p.r, direction, directions, power)
@@ -64,8 +64,8 @@ def _by_moment(k: Constants, c: Array, p: Problem, direction: str, directions: i
 
 
 def _by_excess(k: Constants, c: Array, r: float, share: float) -> Constants:
-    # The case that the samples' mean of max(||grad f_i|| - t, 0) is at most `share` times t; c is in units of t, and r
-    # is the effective rank.
+    # The constants if the samples' mean of max(||grad f_i|| - t, 0) is at most `share` times t. The clips c are C/(t
+    # sqrt(K)), r is `Problem.r`, and `k` has the constants for gradients of length at most t.
     return replace(
         k,
         bias=k.bias + k.kept * share,
@@ -81,7 +81,8 @@ def _suprema(d: int, r: float, direction: str, directions: int, power: float) ->
     # clipping to norm x sqrt(K) removes phi from U'a, where a is a unit vector and U the K directions, beta(x) is
     # E[phi'U'a]/K, and omega(x)^2 bounds E[phi'U'HU phi]/K^2 for every matrix H with 0 <= H <= I and trace(H) <= r.
     law = law_of(direction)
-    # Random signs have closed forms, since (v - x)_+ x^(m-1) <= kappa v^m with kappa = (m-1)^(m-1)/m^m.
+    # For random signs and their products (`removed` is None) moments of v = ||U'a||/sqrt(K) bound both suprema, since
+    # (v - x)_+ x^(m-1) <= kappa v^m with kappa = (m-1)^(m-1)/m^m, and beta(x) <= E[(v - x)_+^2]^(1/2).
     if law.removed is None:
         kappa = math.exp((power - 1) * math.log(power - 1) - power * math.log(power))
         spread = (law.moment(2) * r * (r + 2) / directions + (1 - 1 / directions) * r) ** 0.25

@@ -19,9 +19,9 @@ from scipy.special import erfc
 
 from dpzero_theory.check import Array
 
-# The spacing of the grid on which a distribution stands in for that of X Z^2, for K up to 256 and beyond. The one on
-# the grid has the same mean and is above the other in convex order. It adds at most the square of the spacing over 4 to
-# the variance, which is 2 to 8.
+# The spacing of the grid on which a distribution stands in for that of X Z^2 (`Products`), for K up to 256 and beyond.
+# The one on the grid has the same mean and is above the other in convex order. It adds at most the square of the
+# spacing over 4 to the variance, which is 2 to 8.
 _STEP, _COARSE = 1 / 32, 1 / 4
 _END = 2048.0  # The grid's largest value; X Z^2 exceeds it with a probability below e^-45
 
@@ -59,9 +59,9 @@ def _on_grid(rank: int, step: float) -> Array:
 
 @lru_cache(maxsize=16)
 def _sums(k: int, rank: int) -> tuple[Array, list[Array]]:
-    # Returns (v, tails) for the root of the mean of k independent products X Z^2 with the probabilities of `_on_grid`:
-    # v has its values, ascending, and tails[m][j] is E[v^m 1{v >= value j}], with one more entry, 0, for beyond the
-    # last value.
+    # Returns (values, tails) for v, the root of the mean of k independent products X Z^2, X ~ chi^2_rank/rank and Z ~
+    # N(0, 1), with the probabilities of `_on_grid`. The values of v ascend, and tails[m][j] is E[v^m 1{v >= values[j]}]
+    # for m = 0, ..., 4, with one more entry, 0, at the end.
     step = _STEP if k <= 256 else _COARSE
     one = _on_grid(rank, step)
     if k == 1:
@@ -101,7 +101,8 @@ class Products:
         return np.maximum(slope, math.sqrt(k / math.sqrt(spread)))
 
     def excess(self, c: Array, *powers: tuple[int, int]) -> tuple[Array, ...]:
-        """Return upper bounds on E[(v - c)_+^i] at each c >= 0, where v^2 is the mean of K products X Z^2 (`Products`).
+        """Return upper bounds on E[(v - c)_+^i] at each c >= 0, where v^2 is the mean of K independent products X Z^2
+        of Z ~ N(0, 1) and X, chi-squared with `rank` degrees of freedom over `rank`.
 
         The result has one array, of the shape of c, for each pair (i, 0) in `powers`, 1 <= i <= 4. The second entry of
         a pair is there because `Projection.excess` takes two powers.

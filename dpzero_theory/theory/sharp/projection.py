@@ -44,12 +44,14 @@ class Projection:
 
     @property
     def largest(self) -> float:
-        """The largest value of v (`Projection`), which is sqrt(dimension/directions) and may be infinite."""
+        """The largest value sqrt(D/K), which may be infinite, of the length over sqrt(K) of the first K = `directions`
+        coordinates of a vector on the sphere of squared radius D = `dimension` in R^D."""
         return math.sqrt(self.dimension / self.directions)
 
     @cached_property
     def mean(self) -> float:
-        """The mean E[v], where v has the distribution that `Projection` describes."""
+        """The mean length over sqrt(K) of the first K = `directions` coordinates of a random vector on the sphere of
+        squared radius D = `dimension` in R^D."""
         return float(self.excess(np.zeros(1), (0, 1))[0][0])
 
     def steepness(self, c: Array) -> Array:
@@ -60,8 +62,8 @@ class Projection:
         return slope
 
     def tails(self, c: Array) -> tuple[Array, Array]:
-        """Return E[v 1{v > c}] and E[v^2 1{v > c}] at each c >= 0, as two arrays of c's shape, where v has the
-        distribution that `Projection` describes."""
+        """Return E[v 1{v > c}] and E[v^2 1{v > c}] at each c >= 0, as two arrays of c's shape, where v sqrt(K) is the
+        length of the first K coordinates of a random vector on the sphere of squared radius `dimension`."""
         k, d = self.directions, self.dimension
         if self.largest == 1:
             return (c < 1).astype(np.float64), (c < 1).astype(np.float64)
@@ -74,9 +76,10 @@ class Projection:
         return self.mean * first, second
 
     def excess(self, c: Array, *powers: tuple[int, int]) -> tuple[Array, ...]:
-        """Return E[(v - c)_+^i v^j] at each c >= 0, for v of `Projection`, with a relative error of about 1e-12.
+        """Return E[(v - c)_+^i v^j] at each c >= 0, with a relative error of about 1e-12.
 
-        The result has one array, of the shape of c, for each pair (i, j) of integers >= 0 in `powers`.
+        v sqrt(K) is the length of the first K coordinates of a random vector on the sphere of squared radius
+        `dimension`. The result has one array, of the shape of c, for each pair (i, j) of integers >= 0 in `powers`.
         """
         if self.largest == 1:
             over = np.maximum(1 - c, 0)

@@ -19,13 +19,12 @@ from dpzero_theory.check import Array
 from dpzero_theory.theory.sharp.products import Products
 from dpzero_theory.theory.sharp.projection import Projection
 
-# `removed` bounds E(v - c)_+^2 by means of a number h > 0. It tries these h, in units of 1/s, and takes the best bound.
-# s is roughly the slope of minus the log density of v at c.
-_APART = np.geomspace(0.36, 1.0, 6)
-# The h, in units of 1/s, and the theta, in units of 1/(c s), that `removed` tries for its bound on E[phi(y)'w]
-_APART_INNER, _THETAS_INNER = np.array([0.55, 0.75, 0.95]), np.array([0.5, 0.7, 0.9])
-# The theta^2, in units of 1/(c s), that `removed` tries for its bound on E[(phi(y)'w)^2], besides 2 (1 - c)/3
-_SQUARES_ACROSS = np.geomspace(0.5, 1.6, 4)
+# The bounds of `removed` hold for all values of free numbers h > 0 and theta > 0; it takes the best over those tried:
+# for h these factors times 1/s, for theta or theta^2 these factors times 1/(c s), and a few more. s is roughly the
+# slope of minus the log density of v = ||U'a||/sqrt(K) at the clip c.
+_APART = np.geomspace(0.36, 1.0, 6)  # h for `Removed.second`
+_APART_INNER, _THETAS_INNER = np.array([0.55, 0.75, 0.95]), np.array([0.5, 0.7, 0.9])  # h, theta for `Removed.inner`
+_SQUARES_ACROSS = np.geomspace(0.5, 1.6, 4)  # theta^2 for `Removed.across`
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,8 @@ SMOOTHING_SHARE = 0.01  # The smoothing lambda is the largest that raises the bo
 STEPS_SHARE = 0.05  # Without a limit, T is the fewest steps whose bound is at most this share above the best
 SMALLEST_GDP, LARGEST_GDP = 1e-50, 1e50  # Float64 has no room for searches beyond this range of mu.
 _SMALLEST_CLIP, _LARGEST_CLIP = 0.02, 15.0  # The first grid has clips c = C/(L sqrt(K)) in this range.
-# The largest c = C/(L sqrt(K)) on the first grid if only a moment of gradients is bounded. Gradients may then be
-# arbitrarily long, and the best clip can be far larger.
-_LARGEST_OF_MOMENT = 1e6
-# A larger clip c = C/(L sqrt(K)) is replaced by this one, which has the same effect: the length that is clipped exceeds
-# it never, or with a probability below exp(-10^19).
-_NEVER_CLIPS = 1e10
+_LARGEST_OF_MOMENT = 1e6  # The first grid's largest c for a `gradient_moment`, where single gradients may be long
+_NEVER_CLIPS = 1e10  # Larger clips c = C/(L sqrt(K)) are replaced by this one, which as good as never clips either.
 
 
 @dataclass(frozen=True)
@@ -53,11 +49,12 @@ class Terms:
 
     @classmethod
     def of(cls, k: Constants, p: Problem, e: float, variance: Array | float, rate: float) -> Self:
-        """Compute the coefficients for several clips.
+        """Compute, for several clips, the coefficients in (kept - alpha quadratic/2) y^2 - (first + alpha second) y <=
+        gap/(alpha T) + alpha constant/2, which bounds the root mean square gradient y of T steps of size alpha.
 
         Args:
             k: what `constants_of` returns for the clips and the distribution of the directions.
-            p: the problem, of which r and n are used.
+            p: the problem, of which `r` and `n` are used.
             e: half the smoothing, times `Problem.smoothness`, divided by `Problem.gradient_unit`.
             variance: sigma^2/(K L^2) for K directions in a step and noise of standard deviation sigma on the average
                 for each of them, where L is `Problem.gradient_unit`; one number, or an array with one for each clip.
@@ -90,7 +87,8 @@ class Terms:
 
 
 def constants_of(problem: Problem, clip: ArrayLike, direction: str, directions_per_step: int) -> Constants:
-    """Return the theorem's `Constants` for a problem with any one of `lipschitz`, `gradient_moment` and `mean_excess`.
+    """Return the `Constants` with which `certificate` bounds a step, for a problem that has exactly one of `lipschitz`,
+    `gradient_moment` and `mean_excess`.
 
     Raises ValueError for an argument outside its range, and PreconditionError for directions that are not covered.
 
@@ -109,13 +107,13 @@ def constants_of(problem: Problem, clip: ArrayLike, direction: str, directions_p
 
 
 def _smallest_root(terms: Terms, gap_per_step: float) -> Array:
-    # Returns for each clip the root y of the smallest bound over all step sizes alpha, rounded up. For fixed y the
-    # condition q y^2 - p y >= M, with q, p and M as in `Terms`, is quadratic in alpha. Some alpha meets it if and only
-    # if kept y - first >= sqrt(2 (gap/T) Q(y))/y, where Q(y) = quadratic y^2 + 2 second y + constant and gap/T is
+    # Returns for each clip the smallest bound y on the root mean square gradient over all step sizes alpha, rounded up.
+    # For fixed y the condition q y^2 - p y >= M, with q, p and M as in `Terms`, is quadratic in alpha. Some alpha meets
+    # it if and only if kept y - first >= sqrt(2 (gap/T) (quadratic + 2 second/y + constant/y^2)), where gap/T is
     # `gap_per_step`. The left side rises in y and the right side falls, so that bisection finds the least such y.
     a = 2 * gap_per_step
-    # The upper end of the interval is at least the root: each of the three terms of 2 gap/T Q(y)/y^2 is at most a third
-    # of the left side squared there, since kept <= 1.
+    # At y = `high` the left side is `spare`, and its square is at least three times each of the three terms under the
+    # root, since y >= spare for kept <= 1. So the condition holds there.
     spare = np.sqrt(3 * a * terms.quadratic)
     spare = np.maximum(spare, np.cbrt(6 * a * terms.second))
     spare = np.maximum(spare, (3 * a * terms.constant) ** 0.25)
@@ -168,12 +166,12 @@ class Search:
     difference: str = "central"
 
     def steps(self, n: int, directions: int) -> int | None:
-        """Return the largest number of steps within `max_steps`, `max_evaluations` and `max_points`; None if all are
-        None.
+        """Return the largest number of steps T <= 10^15 within the limits; None if all three are None.
 
-        Every step uses all `n` samples and `directions` directions. Raises ValueError unless `max_steps` is None or an
-        integer in [1, 10^15] and the other two are None or integers >= 1, and PreconditionError if not even one step is
-        allowed.
+        `max_steps` limits T; `max_evaluations` limits n K T, the number of finite differences of single samples, where
+        K is `directions`; `max_points` limits the number of evaluations of single samples' losses, 2 n K T for
+        "central" differences and n (K + 1) T for others. Raises ValueError if a limit is not an integer >= 1 or
+        `max_steps` is above 10^15, and PreconditionError if not even one step is allowed.
         """
         points = DIFFERENCES[self.difference].points(directions)
         caps = []
@@ -222,11 +220,11 @@ class Search:
         return grid[i]
 
     def most_directions(self, batch: float) -> float | None:
-        """Return the largest K, the number of directions in a step, for which one step stays within `max_evaluations`
-        and `max_points`; None if neither is given.
+        """Return the largest number K of directions with which one step on `batch` samples stays within the limits.
 
-        `batch` is the expected number of samples in a step. The result may be a fraction, and is below 1 if not even
-        one direction is allowed.
+        `max_evaluations` limits `batch` K, and `max_points` limits 2 `batch` K for "central" differences and `batch` (K
+        + 1) for others. The result may be a fraction, is below 1 if not even one direction is allowed, and None if
+        neither limit is given. `batch` is the expected number of samples in a step.
         """
         caps: list[float] = []
         if self.max_evaluations is not None:
@@ -363,7 +361,8 @@ class SmallestBound:
             rate: the probability with which a sample is in a step's batch; 1 if every step uses all samples.
 
         Returns:
-            The clip as C/(L sqrt(K)), and the step size times `Problem.smoothness`.
+            The clip C as C/(L sqrt(K)), where L is `Problem.gradient_unit` and K the number of directions in a step,
+            and the step size times `Problem.smoothness`.
         """
         clips, k = self.clips, self.constants
         for _ in range(3):
@@ -376,7 +375,8 @@ class SmallestBound:
         return float(clips[i]), float(alpha[i])
 
     def limit(self, unit: float) -> float:
-        """Return the smallest bound over `clips` on the root mean square gradient for infinitely many steps.
+        """Return the smallest bound on the root mean square gradient for infinitely many steps, over the grid of clips
+        in the attribute `clips`.
 
         The result is in units of `Problem.gradient_unit`. `unit` is sigma/(C sqrt(T)) for T steps that all use every
         sample, with the clip C and noise of standard deviation sigma on the average for each direction; at a given
