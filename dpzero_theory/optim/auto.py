@@ -44,13 +44,13 @@ _LITTLE, _MANY = 300, 64
 """If epsilon times n is below the first number, no run of more than 62 steps is tried. Batches of n/64 or n/256 records
 are tried only if they have at least as many records as the second."""
 _FEW_DIRECTIONS = 4
-"""The most directions in a step if a run takes too long with all numbers of steps and of records in `_LENGTHS`."""
+"""The most directions in a step of a run that takes too long with every length and batch size of `_LENGTHS`."""
 _STEP = 5e-3  # About how many seconds a step takes in addition to evaluations
 _LONG = 60  # If the text of a given setting is longer, the program has its name in place of its value
 _TOKENS, _PIXELS = 64, 1024
 """The assumed number of tokens or pixels in a record if nothing is measured."""
 _ROUNDED = 2e-6
-"""The assumed change of a float32 loss up to 10, by rounding, if other records join its batch and none is measured."""
+"""Without public records: how much rounding is assumed to change a float32 loss up to 10 if others join its batch."""
 
 
 class _Kind(NamedTuple):

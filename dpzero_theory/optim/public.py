@@ -131,7 +131,7 @@ class Public:
 
     def _slopes(self, width: float, rows: Any, count: int) -> tuple[Array, float]:
         # Returns the differences of the public records with the indices `rows` along `count` directions, shape
-        # (records, count), and the mean loss over these records and the points
+        # (records, count), and the mean loss of these records over all shifted weights
         points = self._own.at(range(count), width)
         parts = [self._evaluation.batch(part) for part in np.array_split(rows, math.ceil(len(rows) / _FEW))]
         values = np.concatenate([self._evaluation.at(self._weights, points, part) for part in parts], axis=1)

@@ -31,7 +31,7 @@ steps, from the second number to the third, since a run that learns may gain and
 reached. At its end it has diverged if the second half of the steps has a descent above the fourth, as steps that are
 not too long have slowed down by then, or all steps have one above the fifth (`benchmarks/results/llm_verdicts`)."""
 _CHANCE = 1e-6
-"""The chance, over all steps of a run that does not diverge, that the noise alone makes the verdict "diverges"."""
+"""The chance, over all but the last step of a run that does not diverge, that noise makes its verdict "diverges"."""
 
 
 class Verdict(NamedTuple):

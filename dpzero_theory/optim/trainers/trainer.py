@@ -465,10 +465,11 @@ def privatize(
         trainer: a Trainer that has not trained. Its class must not define create_optimizer, create_scheduler,
             get_train_dataloader, training_step or _inner_training_loop itself, but may inherit those of transformers
             and trl. The run calls the class's methods for the loss, evaluation and saving, and no others.
-        private: the settings of the run, arguments of `make_private_with_epsilon` or "auto", as in `DPZeroTrainer`.
-        losses, engine: what computes the records' losses, as in `DPZeroTrainer`. If both are None, the trainer's own
-            loss is used; a class with its own `compute_loss` then takes one forward pass for each record.
-        public_evaluation: whether metrics on training records may be computed, as in `DPZeroTrainer`.
+        private: the settings, a mapping of arguments of `make_private_with_epsilon`, or "auto" (`DPZeroTrainer`).
+        losses: a function of the module and a collated batch that returns one loss for each record. If it and `engine`
+            are None, the trainer's own loss is used, with one forward pass a record if its class has a `compute_loss`.
+        engine: None, or an `engines.engine.Engine` or "vllm", which computes the losses in place of the model.
+        public_evaluation: False refuses, with ValueError, an evaluation set that has a training record.
         train_dataset: the data set that the trainer was made with, to check that its length is that of
             trainer.train_dataset. Required if `args.max_length` is set, since TRL may then have dropped entries.
 
@@ -477,8 +478,7 @@ def privatize(
 
     Raises:
         ValueError: the training arguments ask for something that a private run does not do; or the trainer has trained,
-            defines one of the methods above, or has dropped entries. Later `train` raises it if `compute_loss` of a
-            batch is not a mean over its records.
+            defines such a method, or has dropped entries. `train` raises it if `compute_loss` is no mean over records.
     """
     kind = type(trainer)
     if not isinstance(trainer, Trainer) or isinstance(trainer, DPZeroTrainer):

@@ -88,7 +88,7 @@ class _TRLTrainer(DPZeroTrainer):
             chosen = {"settings": "auto"} if private == "auto" else private
             public = options.get("eval_dataset") is not None and owner is None and not options.get("public_evaluation")
             if "settings" in chosen and not public and "public_data" not in chosen:
-                # Values that "auto" takes without public records are for means over tokens; a preference's loss sums
+                # Without public records "auto" takes values for losses that are means over tokens; these are sums
                 unless = "with owner or public_evaluation: public_data among the settings"
                 raise ValueError(
                     f"eval_dataset must hold public pairs, by which settings are chosen ({unless}); got None"
@@ -124,10 +124,9 @@ class DPZeroSFTTrainer(_TRLTrainer, SFTTrainer):  # type: ignore[misc]
     Args:
         model: a causal language model, with or without an adapter.
         args: a `trl.SFTConfig`.
-        private: the settings of the run, as in `trainer.DPZeroTrainer`.
+        private: the settings, a mapping of arguments of `make_private_with_epsilon`, or "auto" (`DPZeroTrainer`).
         train_dataset: a `datasets.Dataset` in a form that TRL's trainer takes. The unit of privacy is an entry.
-        owner: None, or the name of a column of train_dataset. Then all entries with the same value in it are one unit
-            of privacy.
+        owner: None, or a column of train_dataset: all entries with the same value in it are one unit of privacy.
         options: further arguments of TRL's trainer and of `trainer.DPZeroTrainer`, such as eval_dataset,
             processing_class, peft_config, losses and public_evaluation.
 

@@ -347,7 +347,7 @@ class Directions:
         return found if root == 1 else [(a if b is None else a / root, b) for a, b in found]
 
     def _views(self, first: Tensor, second: Tensor, shapes: _Shapes) -> list[_Factors]:
-        # Returns each parameter's factors, `_dealt` of two tensors in `_Kept`. They are cached, since views take long.
+        # Returns each parameter's factors, views of the signs in two tensors of `_Kept`; cached, since views take long.
         kept = self._kept[len(first)].views
         name = id(first), id(second), id(shapes)  # The entry keeps the objects, so their ids stay theirs
         if name not in kept:
@@ -409,7 +409,7 @@ class Directions:
         return found
 
     def write(self, numbers: tuple[int, ...], amounts: tuple[float, ...], shapes: _Shapes) -> None:
-        """Overwrite what the methods `signs` and `amounts` have returned for this many directions, on all devices.
+        """Overwrite, on all devices, the tensors that `signs` and `amounts` have returned for len(numbers) directions.
 
         A CUDA graph that reads those tensors then computes with the directions `numbers` and the new `amounts`. If
         `amounts` is empty, the amounts stay as they are. `shapes` has the shapes of all trained parameters.

@@ -119,7 +119,8 @@ class Weights:
             A tensor of shape (records,) for each point.
 
         Raises:
-            ValueError: the function has no derivative, or not at several points in one pass; or as in `shifted`.
+            ValueError: the function has no derivative, or cannot be evaluated at several points in one pass; a shift is
+                not finite; the call is inside a `shifted` block; or the function does what `guarded` refuses.
             Exception: any exception of the function.
         """
         found: list[Tensor] = []
