@@ -79,7 +79,7 @@ def _sampling(text: str) -> str:
 
 
 def _question(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    # The name of the number to find, and the keyword arguments of `solve.solved`
+    # The name of the number to find, and the keyword arguments of `solve.solved`, in which this number is None
     given, sampling = {name: getattr(options, name) for name in _FLAGS}, options.sampling
     if options.epochs is not None:
         if None in (given["n"], given["batch"]) or given["steps"] is not None:
@@ -141,7 +141,7 @@ def _answer(sought: str, given: dict[str, Any]) -> tuple[dict[str, Any], Step]:
     words = {"sampling": given["sampling"], "sample_rate": rates[1], "relation": given["relation"]}
     unit = step_of(whole["noise_multiplier"], whole["steps"], **words)
     change, cost = unit.sampling.largest_change(unit.relation), unit.cost()
-    # The mu of plain Gaussian releases. For random allocations it is an upper bound, as if a record's steps were known.
+    # True if mu of Gaussian privacy is known: exactly without sampling, an upper bound for random allocations
     known = cost.closed or isinstance(unit.sampling, RandomAllocation)
     reached = {name: whole[name] for name in ("epsilon", "delta", "n", "group")}
     answer: dict[str, Any] = {

@@ -128,8 +128,7 @@ def deltas_of_both_orders(history: Steps, epsilon: float) -> tuple[Bounds, Bound
     """Computes bounds on the delta of a history at `epsilon` >= 0, one for each order of two neighbouring data sets.
     Let P be the distribution of what is released with the record (under replace-one: with its first value), and Q that
     without it (with its second value). The first `Bounds` are on the largest P(E) - e^epsilon Q(E) over events E, the
-    second on the largest Q(E) - e^epsilon P(E). Raises ValueError if the steps of the history have several
-    relations."""
+    second on the largest Q(E) - e^epsilon P(E). Raises ValueError if steps have several relations."""
     cost = cost_of(steps_of(history))
     first, second = (replace(cost, above=(cost.above[way],) * 2, below=(cost.below[way],) * 2) for way in (0, 1))
     found = _cost_delta(first, epsilon)

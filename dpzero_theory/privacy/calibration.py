@@ -27,12 +27,12 @@ _ROUGH, _FINE = 0.5, 1e-3
 in `delta_of_history`, near it."""
 _SHARP = 1e-7  # if bounds on delta have at most this relative width, the multiplier is searched for to this accuracy
 _NEAR, _SHARE, _CLOSED, _SETTLED = 0.02, 5e-5, 1e-11, 4e-4
-"""Relative accuracies of the noise multiplier: `_NEAR` in the first, rough search; `_SHARE` for the answer, or
-`_CLOSED` if delta has a closed form. `_SETTLED` is the largest share by which `settled` first raises an answer."""
+"""Relative accuracies of the noise multiplier: `_NEAR` in a first, rough search; `_SHARE` for the answer, or `_CLOSED`
+if delta has a closed form. An answer that misses its target is first raised by at most the share `_SETTLED`."""
 _JUMP = 2e-4  # the relative distance from the answer at which a search may end where bounds on delta jump
 _APART, _FARTHEST = 3e-4, 0.3
-"""The search for the lower bound on the multiplier begins by the share `_APART` below the upper one if the two bounds
-come from different `Law`s. One evaluation of delta moves it so far that `_log_mu` changes by at most `_FARTHEST`."""
+"""The search for the lower bound on the multiplier begins by the share `_APART` below the upper one if the two come
+from different `Law`s. One step of it changes mu, the parameter of Gaussian privacy, by at most e^`_FARTHEST` times."""
 
 _Deltas = Callable[[float, float, Ends], Bounds]
 """The type of a function of a noise multiplier, a relative width and "lower", "upper" or "both" (the bounds that the
@@ -93,8 +93,7 @@ def calibrated(made: Step, epsilon: float, target_delta: float, group: int = 1, 
     under "add-remove". `epsilon` is above 0, and at most 10^4 with sampled batches; `target_delta` is in [1e-30, 1), or
     0 for noise that is private without a delta, such as Laplace noise. Returns a `Bracket` around the exact multiplier,
     whose `value` equals `upper`, with which the target is certainly met. Raises ValueError for an argument outside its
-    range (messages call the target target_epsilon and target_delta), and PreconditionError if every multiplier meets
-    the target."""
+    range (called target_epsilon and target_delta in messages), PreconditionError if every multiplier meets it."""
     check.real("target_epsilon", epsilon, above=0, at_most=_BEYOND)
     delta = check.real("target_delta", target_delta, at_least=0, below=1)
     loud = Group(made.with_noise(_LOUD), group, n)

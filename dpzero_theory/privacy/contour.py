@@ -26,9 +26,9 @@ _SHIFTS = np.array([3.0, 4.5, 6.0, 8.0, 11.0])
 _HEIGHTS = np.geomspace(0.5, 16, 11)
 _SHARES = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.8])
 _LATER = np.array([0.9, 1.0, 1.15, 1.4, 1.8, 2.5, 3.5, 5.0, 8.0, 14.0, 24.0])
-"""Values to try; any are correct. `_Integral.shift` is one of `_SHIFTS` over the loss's standard deviation or of
-`_SHARES` times tau; `_Moments.heights` are `_HEIGHTS` over s; the last t is one of `_LATER` times about the largest t
-that matters."""
+"""Values to try; any are correct. `_Moments.heights` are `_HEIGHTS` over the noise s. For the integral over z = tau + i
+t the last t is one of `_LATER` times about the largest t that matters. `_Integral.shift` is one of `_SHIFTS` over the
+standard deviation of the loss, or of `_SHARES` times tau."""
 
 
 class _Unfit(ArithmeticError):
@@ -47,8 +47,8 @@ class _Moments:
         self.a, self.rise, self.fall = branch.a, branch.up, branch.down
         wanted = math.log(2 * count / error) + 3
         power, fall, negative = self._powers(most)
-        # The error that the step of a sum over outputs causes follows from the integrand on lines of complex x: in
-        # `aliases` Im x = +-s^2 eta, eta the best of `heights`; in `decay` about 0.7 s^2 beside the line it sums on.
+        # A sum over outputs in place of an integral errs by about e^(-2 pi y/step) times the integrand at distance y
+        # from the line: in `aliases` y = s^2 eta with the best eta of `heights`, in `decay` y is about 0.7 s^2.
         self.heights = np.minimum(_HEIGHTS / s, 2.5)
         inverse = float(np.min((wanted + self._costs(most, np.array([far]))[:, 0]) / (s * s * self.heights)))
         mantissa, exponent = math.frexp(2 * math.pi / max(inverse, (wanted / 2 + 0.4 * negative) / (s * s * 0.7)))
@@ -95,14 +95,13 @@ class _Moments:
     def error(self, tau: float, weights: Array) -> tuple[float, float]:
         """Returns bounds on two errors of the sum that stands for E e^{(tau + i t) L}, relative to E e^{tau L}, with L
         the loss: by rounding (without that of t L), and by leaving out outputs before the first and after the last one.
-        `weights` are the summands of E e^{tau L}, scaled to the sum 1. Raises `_Unfit` if the integrand rises at an
-        end."""
+        `weights` are the summands of E e^{tau L}, of sum 1. Raises `_Unfit` if the integrand rises at an end."""
         power, fall, _ = self._powers(tau)
         first, last = self.chances[0][0][0], self.chances[-1][0][-1]
         rates = -self.x[0] - max(-power, 0.0) * first, self.x[-1] - max(power, 0.0) - fall * last
         if min(rates) <= 0:
             raise _Unfit
-        # Beyond the last node on either side the integrand falls at least as a geometric series with these ratios.
+        # Beyond either end the integrand falls at least by the factor 1 + fall from node to node.
         falls = [math.expm1(min(self.step * rate / self.law.noise**2, 700.0)) for rate in rates]
         # Numpy's sums over the last axis add pairs of sums, so each term is rounded in at most 24 additions.
         rounding = 1.01 * float(weights @ (self.base_error + tau * self.loss_error)) + 64 * UNIT
@@ -118,7 +117,8 @@ class _Moments:
 
     def decay(self, tau: float, log_m: float, t: Array) -> Array:
         """Returns, for each entry of the rising positive array `t`, the log of an upper bound on |M(tau + i u)|/M(tau)
-        over all u >= t. `log_m` is log M(tau). Raises `_Unfit` if the step between the outputs `x` is too wide."""
+        over all u >= t, with M(z) = E e^{z L}, L the loss of one release. `log_m` is log M(tau). Raises `_Unfit` if the
+        step between the outputs `x` is too wide."""
         s, (power, fall, negative) = self.law.noise, self._powers(tau)
         if (margin := 0.2 * self.step * (math.log(2 * self.count) + 6 + 0.35 * negative) / (s * s)) > 1.4:
             raise _Unfit

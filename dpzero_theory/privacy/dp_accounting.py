@@ -171,7 +171,7 @@ class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
 
     @property
     def history(self) -> tuple[Step, ...]:
-        """All steps composed so far, equal ones merged into one `Step`, without events that protect nothing."""
+        """All steps composed so far, equal ones merged, without events that protect nothing (epsilon is infinite)."""
         return tuple(replace(step, steps=count) for step, count in self._steps.items())
 
     def _maybe_compose(self, event: Any, count: int, do_compose: bool) -> Any:

@@ -25,8 +25,7 @@ GDP_ACCURACY = 1e-11  # the largest relative error of `delta_from_gdp`, in the r
 _LARGEST_FLOAT = float(np.finfo(np.float64).max)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
-"""Nodes and weights on [-1, 1] of the Gauss-Legendre rule of `_integral`; its error is far below rounding for mu <=
-1."""
+"""Nodes and weights on [-1, 1] of the Gauss-Legendre rule of `_integral`; its error is below rounding for mu <= 1."""
 
 
 def _mills(x: Array) -> Array:  # R(x) = Phi(-x)/phi(x), for x >= -37: below, it may overflow

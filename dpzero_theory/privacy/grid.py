@@ -3,8 +3,8 @@
 With P and Q the distributions of all outputs on two neighbouring data sets, and Lambda = log(dP/dQ), delta(epsilon) =
 E_P (1 - e^{epsilon - Lambda})_+. The distribution of each release's part of Lambda is put on the multiples of a width H
 by `Law.cells`, once so that delta cannot fall and once so that it cannot rise. Probabilities are multiplied by e^{tau
-loss} (tilted by tau), which makes rounding errors small relative to delta, and releases are composed by
-`fourier.composed`, once for near epsilons. The bounds differ by a share that falls as H^2 (laws/derivation.md).
+loss} (tilted by tau), which makes rounding errors small relative to delta, and releases are composed once for all
+epsilons near one, by `fourier.composed`. Bounds differ by a share that falls as H^2 (laws/derivation.md).
 """
 
 import math
@@ -33,21 +33,22 @@ from dpzero_theory.privacy.laws.law import (
 LEAST_DELTA = 1e-30  # the smallest delta that a grid tells from 0
 _LEFT_OUT = 1e-7  # outputs with about this probability times delta are not summed but count as infinite losses
 _FEWEST, _MOST, _MOST_ROUGH, _MOST_APART = 2**12, 2**19, 2**16, 2**17
-"""Numbers of grid points: the fewest, the most, the most if wide bounds are enough, and the most in `_Apart`."""
+"""Numbers of grid points: the fewest; the most; the most if bounds of a relative width of `_COARSE` are enough; and the
+most for `_Apart`, which composes large losses separately."""
 _MOST_OF_ONE = 2**17  # cells are so wide that one release's losses fill at most this many cells, to save memory
 _MANY, _OMITTED, _OF_ONE, _SHORTER, _FEW = 4, 1e-6, 1e-5, 3.0, 30
 """Large losses are composed separately (`_Apart`) if the grid gets shorter by the factor `_SHORTER`. One release has a
 large loss with probability at most `_OF_ONE`, and more than `_MANY` of all releases have one with about the probability
 `_OMITTED` times delta. Losses of laws with at most `_FEW` releases all count as small, unless no law has more."""
 _SELDOM, _KNOWN = 1e-9, 1e-3
-"""In `_Apart`: the least losses, of probability `_SELDOM` in all releases, are raised to the smallest other one. For
-lower bounds a value of the total of small losses is used only if its probability is known to a relative `_KNOWN`."""
+"""In `_Apart`: losses so low that all releases together have one with probability `_SELDOM` are raised to the next one
+up. For lower bounds a total of small losses is left out unless its probability is known to a relative `_KNOWN`."""
 _BLOCKS, _MERGED = 256, 16  # blocks of outcomes (upper bounds), outcomes of a block (lower): each has one error bound
 _NEAR_MOST = 20.0  # near the largest total loss the tilt is at most this over that loss
 _REACH = 25.0  # a composition for one epsilon bounds delta from that epsilon minus this/(1 + tau) on
 _COARSE, _STUCK, _NOTHING = 0.05, 0.3, 0.9
-"""Relative widths of bounds: if the wanted width is above `_COARSE`, wide bounds are enough; below `_STUCK` the search
-ends once more points hardly narrow the bounds; above `_NOTHING` 16 times as many points are tried."""
+"""Relative widths of bounds: a caller who wants `_COARSE` or more gets at most `_MOST_ROUGH` points; after bounds of
+`_NOTHING` or more the next grid has 16 times as many; below `_STUCK` the search ends once more points help little."""
 _ROUGH_LAW = 0.1  # If a smaller relative width is wanted, no law takes its rough form (`Law.refined`).
 _Sketches = Sequence[tuple[int, Array, Array]]
 """For each law of a composition: the number of its releases, its losses, and the logs of their probabilities under P,
@@ -118,8 +119,7 @@ class _Curve:
     """Bounds upper(x) and lower(x) on delta at every epsilon x >= 0, by one grid of `points` total losses. They are
     narrow near x = `epsilon`. `parts` are pairs (`Law` of one release's privacy loss, number of such releases). `delta`
     is a guess of delta at `epsilon`; a wrong guess makes bounds wide, not false. `ends` says which bounds the caller
-    uses, "both", "lower" or "upper"; an unused one is trivial. Raises OverflowError if no grid of so many points is
-    accurate enough.
+    uses, "both", "lower" or "upper"; an unused one is trivial. Raises OverflowError if no such grid is accurate enough.
 
     Attributes:
         tau: probabilities were multiplied by e^{tau loss}, which makes rounding errors small relative to delta.
@@ -219,9 +219,10 @@ class _Curve:
 
     @np.errstate(over="ignore", invalid="ignore")
     def _compose_below(self, bottom: float) -> None:
-        # Compose the laws that are dominated, on a grid that begins at the loss `bottom`. For each integer k of the
-        # grid `_kept` becomes a lower bound on P(S >= k), and `_taken` an upper bound on Q(S >= k) e^centre, both in
-        # units of e^_log_below; S is the sum that `lower` explains, `centre` the epsilon for which this object is made.
+        # Compose the laws that are dominated, on a grid that begins at the loss `bottom`. S is the sum over the
+        # releases of the number of the cell that holds the release's loss. For each integer k of the grid `_kept`
+        # becomes a lower bound on P(S >= k), and `_taken` an upper bound on Q(S >= k) e^centre, both in units of
+        # e^_log_below; `centre` is the epsilon for which this object is made.
         tau, width, centre = self.tau, self._width, self._centre
         offset = _offset(self._sketches, self._laws, width, tau)
         start, p, log_p, error_p, tail_p = self._composed("p", bottom - offset)
@@ -233,8 +234,8 @@ class _Curve:
         fall_p, log_fall = np.exp(-tau * beyond), log_q + (1 + tau) * offset - tau * centre - self._log_below
         fall_q = np.exp(np.minimum(log_fall - (1 + tau) * beyond, 700.0))
         kept, taken = (np.cumsum((mass[near] * fall)[::-1])[::-1] for mass, fall in ((p, fall_p), (q, fall_q)))
-        # The factors `fall` shrink by e^{-rate width} from one point to the next (but for those that are clipped, with
-        # which nothing is left of `kept`). That bounds the norm of all factors from one point on.
+        # The factors `fall` shrink by e^{-rate width} from one point to the next, which bounds the norm of all factors
+        # from one point on. Where `fall_q` is clipped it does not, but `_taken` is so large there that it is not used.
         left = np.arange(float(len(kept)), 0, -1)
         rounded, more = (
             error * fall * np.sqrt(np.minimum(left, -1 / math.expm1(-2 * rate * width)))
@@ -246,12 +247,13 @@ class _Curve:
 
 
 class _Apart:
-    """Bounds upper(x) and lower(x) on delta at an epsilon x, with the arguments of `_Curve`, for releases that seldom
-    have a large privacy loss: 5 of all releases have one with a probability of about 1e-6 delta. The total of the small
-    losses has a short range, so that `points` points make a fine grid of it. It is composed with 0, 1, ..., 4 large
-    losses, on wider cells with a tilt chosen for each number, and the bounds are added up; more large losses count as
-    infinite. Proofs are in laws/derivation.md, section 2. Raises OverflowError if no loss is large, or if the range
-    does not get 3 times as short."""
+    """Bounds upper(x) and lower(x) on delta at every epsilon x >= 0, narrow near x = `epsilon`, for releases that
+    seldom have a large privacy loss: 5 of all have one with a probability of about 1e-6 delta. `parts` are pairs (`Law`
+    of one release's loss, number of such releases), `delta` is a guess of delta at `epsilon`, and `ends` says which
+    bounds the caller uses, "both", "lower" or "upper". The total of the small losses has a short range, so that
+    `points` points make a fine grid of it. It is composed with 0, ..., 4 large losses, on wider cells with a tilt for
+    each number, and the bounds are added up; more large losses count as infinite. Proofs are in laws/derivation.md,
+    section 2. Raises OverflowError if no loss is large, or if the range does not get 3 times as short."""
 
     def __init__(self, parts: Parts, epsilon: float, delta: float, points: int, ends: Ends = "both") -> None:
         z, self._left = _reach(parts, delta), 2 * delta * _LEFT_OUT
@@ -279,9 +281,9 @@ class _Apart:
             raise OverflowError("large losses do not lengthen the grid")
         far, _ = _saddle([*small, *rest, one], epsilon)
         rare, mass = _large(many, z, (cut, most), min(points, 2**14), self._left)
-        # With one law of n releases, k of them can be chosen in n (n - 1) ... (n - k + 1)/k! ways, here without n^k:
-        # the law `rare`, which is taken k times, has probabilities that are n times those of one release. Lower bounds
-        # count up to `sure` large losses, beside which `sure` releases of each law are left out: few against n.
+        # With one law of n releases, k large losses fall on k of them in n (n - 1) ... (n - k + 1)/k! ways. Here this
+        # is over n^k, as `rare`, composed k times, has n times the probabilities of one release. Lower bounds add up
+        # the terms of up to `sure` large losses, which leave out the small losses of so many releases.
         single, n = len(many) == 1, many[0][1]
         ways = [math.prod(1 - i / n * single for i in range(k)) / math.factorial(k) for k in range(_MANY + 1)]
         sure = _MANY if single and n > 250 * _MANY else 1
@@ -306,9 +308,9 @@ class _Apart:
 
 
 def _large(parts: Parts, z: float, span: tuple[float, float], count: int, left: float) -> tuple[FinitePair, float]:
-    # Large losses, those in `span`: a pair of bounds in about `count` cells, where the probability of a loss is summed
-    # over all releases, and an upper bound on the sum, the expected number of large losses under P. Outputs beyond `z`
-    # (`Law.cells`) are left out; `left` bounds their probability in all releases together.
+    # Returns a `FinitePair` for the large losses, those in `span`, with about `count` outcomes, whose probabilities are
+    # summed over all releases; and an upper bound on the expected number of large losses of all releases under P.
+    # Outputs beyond `z` (`Law.cells`) are left out; `left` bounds their probability in all releases together.
     width = (span[1] - span[0]) / count
     found = [(law.cells(z, 0.0, width, 0.0, span), n) for law, n in parts]
     at = np.arange(max(c.first + len(c.upper) for c, _ in found))
@@ -320,7 +322,8 @@ def _large(parts: Parts, z: float, span: tuple[float, float], count: int, left: 
     each += left + max(law.infinite for law, _ in parts) + 1e-9
     if not (mass := float(np.sum(upper))) + each < 0.1:
         raise OverflowError("losses that are not seldom large")
-    # For upper bounds a release with a large loss also gets a small one, for which the large one is raised by `more`.
+    # Upper bounds let a release with a large loss have a small one besides. They stay upper bounds if the large loss is
+    # raised by `more`, minus the log of the least probability of a small one, and counts e^more times (Jensen).
     more = -math.log1p(-each)
     q *= np.exp(-at * width) * (1 + 4 * UNIT * (1 + span[1]))
     seen, known = upper > 0, (p > 0) & (q > 0)
@@ -403,11 +406,11 @@ caller uses ("both", "lower" or "upper"). It returns `Bounds` computed on such g
 
 
 def _largest(makes: Sequence[_Make], wanted: float, ends: Ends, known: float, far: Callable[[Bounds], bool]) -> Bounds:
-    """Returns bounds on the largest of several numbers. For each number a function of `makes` takes a number of grid
-    points and a class (`_Curve` or `_Apart`) and returns bounds. Grids get finer until upper - lower <= `wanted` *
-    upper, until more points do not help the `ends` that the caller uses, or until `far(bounds)` is True: bounds are so
-    far from what the caller compares them with that they need not be narrower. A number that is certainly smaller than
-    another one, or than `known`, keeps its first bounds."""
+    """Returns bounds on the largest of several numbers. For each one a function of `makes` returns bounds computed with
+    a number of grid points and a class: `_Curve` puts all losses on one grid, `_Apart` composes large losses
+    separately. Grids get finer until upper - lower <= `wanted` * upper, until more points do not help the `ends` that
+    the caller uses, or until `far(bounds)` is True: bounds are so far from what the caller compares them with that they
+    need not be narrower. A number that is certainly below another one, or below `known`, keeps its first bounds."""
     if not makes:
         return Bounds(0.0, math.inf)
     found = [_tried(make, _FEWEST, _Curve, "both") for make in makes]
@@ -451,9 +454,9 @@ def _lacking(bounds: Bounds, ends: Ends) -> tuple[float, float]:
 
 
 def _gained(coarse: Bounds, fine: Bounds, ends: Ends, finer: int) -> float:
-    # About the share by which a grid with `finer` times as many points would narrow the bounds `fine`, times 5. The
-    # bounds `coarse` are those with 1/`finer` of the points, and errors fall as the inverse square of the number of
-    # points. It is 1 while an end that is used says nothing.
+    # About 5 times the relative error of the bounds `fine`, or more. The bounds `coarse` are those with 1/`finer` of
+    # the points. Errors fall as the inverse square of the number of points, so the bounds changed by finer^2 - 1 times
+    # the error, of which 15 are relied on. The result is at least 1/3 while an end that is used says nothing.
     gains = []
     if ends != "lower":
         gains.append(1 - fine.upper / coarse.upper if fine.upper < _NOTHING else 1.0)
@@ -496,8 +499,8 @@ def delta_bounds(
         compositions: tuples of pairs (`Law` of one release's privacy loss, number of such releases). If some laws bound
             delta from above and others from below, call this function once for each bound.
         epsilon: the epsilon >= 0 of the upper bound.
-        lower_at: the epsilon of the lower bound, or None for `epsilon`; larger if probabilities are known up to a
-            factor.
+        lower_at: the epsilon of the lower bound, or None for `epsilon`. A larger one serves callers whose steps have
+            the laws' probabilities only up to a factor e^G: then a lower bound is e^-G times that at epsilon + 2 G.
         near: a delta with which the caller compares the answer, or None. Bounds far from it may be wide.
         wanted: the search for narrower bounds ends at this relative width, or when more work hardly helps.
         ends: the bounds that the caller uses, "both", "lower" or "upper"; an unused one may be wide.
@@ -553,8 +556,8 @@ def epsilon_bounds(
     Args:
         compositions: tuples of pairs (`Law` of one release's privacy loss, number of such releases).
         delta: the delta in [1e-30, 1) of the upper bound, which is infinite if no such epsilon is known.
-        lower_at: the delta >= `delta` of the lower bound, or None for `delta`; larger if probabilities are only known
-            up to a factor.
+        lower_at: the delta >= `delta` of the lower bound, or None for `delta`. A larger one serves callers whose steps
+            have the laws' probabilities only up to a factor.
         wanted: the search for narrower bounds ends at this relative width, or when more work hardly helps.
         ends: the bounds that the caller uses, "both", "lower" or "upper"; an unused one may be wide.
         known: an epsilon with which the caller takes the maximum; bounds below it stay wide.

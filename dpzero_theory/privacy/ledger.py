@@ -72,8 +72,8 @@ class Account:
             write-ahead log.
         spent: the number of releases that are paid for.
         records: a pair (number of the release, released bytes) for each recorded release, in order.
-        step, steps, block, target_epsilon, target_delta: the plan and the budget as given to `Ledger.create`. In a file
-            without a budget `step` is None, and the other four have no meaning.
+        step, steps, block, target_epsilon, target_delta: plan and budget as given to `Ledger.create`; `block` releases
+            are paid for at once. In a file without a budget `step` is None, and the other four have no meaning.
     """
 
     run: str

@@ -36,11 +36,12 @@ from dpzero_theory.registry import Registry
 
 MOST_COMPOSED = 2**24  # the largest number of equal steps whose cost is computed from a finite pair of laws
 _KERNEL = 2
-"""The parameter tau, in lattice units, of the random rounding by which discrete noise is compared with continuous noise
-(laws/derivation.md, section 8). The noise of training runs is accounted with this tau."""
+"""The parameter tau, in lattice units, of the random rounding of y to an integer x with probability proportional to
+e^(-(x - y)^2/(2 tau^2)). Continuous Gaussian noise, so rounded, is all but discrete Gaussian noise, which training runs
+draw; by it they are accounted (laws/derivation.md, section 8)."""
 _RATIO = 1e-12  # for noise too small for tau = `_KERNEL`, a tau is chosen for which `_discrete_gap` is about this
 _SAME = 2.0**-46
-"""If (tau/sigma)^2 is at most this number, discrete Gaussian noise of sigma lattice units is accounted as continuous
+"""If (`_KERNEL`/sigma)^2 is at most this, discrete Gaussian noise of sigma lattice units is accounted as continuous
 noise of the same multiplier. The smaller and larger ones that bound its cost are within a relative 1e-14 of it."""
 _PURE_ROUNDING = 1e-11  # a bound on the relative rounding error of an epsilon at delta = 0
 _FORMULA_ROUNDING = 1e-12  # a bound on the relative rounding error of the formulas of Laplace noise
@@ -315,16 +316,17 @@ def noise_law(noise: object, *, lattice: bool) -> Mechanism:
 
 
 def _kernel(sigma: float, numbers: int) -> float:
-    # The parameter tau of the random rounding by which discrete Gaussian noise is compared with continuous noise, whose
-    # variance it lowers by tau^2. It is 2 from `sigma` = 2^24 on, where tau^2 is negligible, else about the least tau
-    # with which the probabilities of `numbers` released integers differ by a factor of at most e^1e-12.
+    # The parameter tau of the random rounding by which discrete Gaussian noise is compared with continuous noise. It is
+    # 2 from `sigma` = 2^24 on, where tau^2 is negligible, else about the least tau with which the probabilities of
+    # `numbers` released integers differ by a factor of at most e^1e-12.
     if (_KERNEL / sigma) ** 2 <= _SAME:
         return _KERNEL
     return min(_KERNEL, math.sqrt(math.log(4 * numbers / _RATIO) / 2) / math.pi)
 
 
 def _least_multiplier(levels: int, numbers: int) -> float:
-    # The least multiplier at which discrete noise is compared with continuous noise: its sigma is 2 tau (`_kernel`).
+    # The least noise multiplier at which discrete noise is compared with continuous noise: sigma, the multiplier times
+    # `levels`, is then 2 tau, tau being what `_kernel` returns for a small sigma such as 1.
     return 2 * _kernel(1.0, numbers) / levels
 
 

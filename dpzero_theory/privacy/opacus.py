@@ -30,8 +30,7 @@ class CertifiedAccountant(IAccountant):  # type: ignore[misc]
     `register_accountant(name, subclass)`.
 
     Attributes:
-        history: a list of tuples (noise multiplier, sample rate, number of steps), one for each sequence of equal
-            steps.
+        history: a list of tuples (noise multiplier, sample rate, number of steps), one for each run of equal steps.
     """
 
     relation = Relation.ADD_REMOVE

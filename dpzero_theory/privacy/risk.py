@@ -97,7 +97,7 @@ def true_positive_rate(history: Steps, false_positive_rate: float, *, looks: int
     a = check.real("false_positive_rate", false_positive_rate, at_least=1e-200, at_most=1)
     most = check.integer("looks", looks)
     made = steps_of(history)
-    # Points (x, a lower and an upper bound on g(x) = h(x) + a x), for each of the two orders of P and Q; h(0) is 1.
+    # For each order of P and Q: points (x, bounds on g(x) = h(x) + a x), with h(x) = max over events E of P(E) - x Q(E)
     ways: tuple[list[_Point], list[_Point]] = ([(0.0, 1.0, 1.0)], [(0.0, 1.0, 1.0)])
     seen: list[float] = []
     waiting, gaps, mu, t = [*_NEIGHBOURS], [math.inf] * _PATIENCE, 1.0, 0.0

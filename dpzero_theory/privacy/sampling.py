@@ -46,8 +46,8 @@ _LEAST_FULL = 1e-290  # a smaller upper bound on the probability that a truncate
 class Sampling:
     """The base class of the ways to draw batches.
 
-    A subclass defines `name` and `amplified`, and `draw` or `drawer` if training runs can draw its batches. Its fields
-    other than `sample_rate` are whole numbers >= 1.
+    A subclass defines `name` and `amplified`. If training runs can draw its batches it also defines `draw`, or, if they
+    depend on one another, `drawer`. Its fields other than `sample_rate` are whole numbers >= 1.
 
     Args:
         sample_rate: q in (0, 1], the (expected) number of records in a batch over the number n of all records.
@@ -61,8 +61,8 @@ class Sampling:
         lasting: True if batches depend on one another, so that a run draws them from a secret that is stored with it.
         scheduled: True if batches follow a schedule with a beginning, so that 2 T steps differ from T steps made twice.
         refilled: True if a batch keeps its size when a record is missing, because another record takes its place.
-        told: the text of `note`, a format string with the fields {self} (the sampling) and {relation}.
-        explained: the text of `meaning`, a format string with the fields {self} and {batch} (records in a batch).
+        told: the sentence that `note` returns, a format string with the fields {self} (the sampling) and {relation}.
+        explained: the clause that `meaning` returns, a format string with {self} and {batch} (the records in a batch).
     """
 
     sample_rate: float
@@ -180,8 +180,7 @@ class Sampling:
         return 1.0 if self.sample_rate == 1 else -math.expm1(steps * math.log1p(-self.sample_rate))
 
     def note(self, relation: Relation) -> str:
-        """Returns a sentence to show with privacy answers for this sampling at a rate below 1 under `relation`, or
-        ""."""
+        """Returns a sentence on privacy answers for this sampling at a rate below 1 under `relation`, or ""."""
         return self.told.format(self=self, relation=relation)
 
     def meaning(self, n: int) -> str:
@@ -454,8 +453,7 @@ class FixedSize(Sampling):
 class FixedOrder(Sampling):
     """Epochs of floor(1/q) batches of q n of the n records each, where q = `sample_rate`, in an order that does not
     depend on the data. Each record is in at most one batch of an epoch. The order may be public and the same in every
-    epoch, so this sampling does not amplify privacy. Such batches are accounted for, but this package's training runs
-    cannot draw them."""
+    epoch, so this sampling does not amplify privacy. Such batches are accounted for, but runs cannot draw them."""
 
     name = "fixed-order"
     scheduled = True

@@ -129,7 +129,9 @@ def step_of(noise_multiplier: float, steps: int = 1, **words: Unpack[Words]) -> 
     Args:
         noise_multiplier: s > 0, the parameter of the noise on a batch's sum, divided by the clip (`Step.noise`).
         steps: the number of equal steps, >= 1.
-        words: the entries sampling, relation, mechanism, coordinates and sample_rate that the class `Words` describes.
+        words: sampling, a `Sampling` or its name, such as "random-allocation:2"; relation, such as "add-remove";
+            mechanism, the noise law, by default "gaussian"; coordinates, the number of values per record that are
+            released, by default 1; and with a name other than "full" sample_rate, in (0, 1].
 
     Raises:
         ValueError: an argument is unknown, missing or wrong; the message names it.

@@ -5,9 +5,8 @@ ratio of the outputs to R = N(0, s^2 I) is the average S of the Y_i = exp((2 x_i
 value under replace-one it is the average S' of the Y'_i = exp((-2 x_i - 1)/(2 s^2)); without the record S' = 1.
 
 Upper bounds, for a record in one step, use distributions larger in convex order than those of S or, with another value,
-of S - a S' for each of some ratios a (`dominating_pairs`). Lower bounds, for any number of steps, use the probabilities
-of events about sums over an epoch of log(1 - c + c Y_i) for a few numbers c (`dominated_pairs`). See derivation.md,
-section 7.
+of S - a S' for each of some ratios a (`dominating_pairs`). Lower bounds, for any number of steps, use probabilities of
+events about sums over an epoch of log(1 - c + c Y_i) for a few c (`dominated_pairs`). See derivation.md, section 7.
 """
 
 import itertools
@@ -32,13 +31,14 @@ LEAST_EPOCH_NOISE = 0.1
 outputs, which are e^{1/(2 s^2)} and more, would need too long a grid."""
 _LONGEST, _LONGEST_CAREFUL, _FINER = 2**19, 2**17, 400
 """The most cells of a grid, beyond which OverflowError is raised, as it would take seconds: `_LONGEST`, or
-`_LONGEST_CAREFUL` in a second attempt after too large errors. `_Grid` narrows its cells if most values are small, but
-not below `ratio`/`_FINER` times the largest value that matters."""
+`_LONGEST_CAREFUL` in a second attempt after too large errors. If most values are small `_Grid` narrows its cells, but
+not below the largest value that matters times `ratio`/`_FINER`, `ratio` being their width in standard deviations."""
 _MISPLACED = 2e-13
 """A bound on the probability that is put into a wrong cell because an end of a cell is rounded, relative to the normal
 tail probability from that cell outward."""
 _TILTS, _NEAR_TILTS = np.geomspace(1.0, 1e9, 32), np.geomspace(1 / 16, 16, 40)
-"""Tilts to try for a sum: `_TILTS` times a smallest one, then `_NEAR_TILTS` times the best of these."""
+"""Tilts theta to try: the weights of the values v of a sum become e^{theta v} times as large. They are `_TILTS` times a
+small number, and then `_NEAR_TILTS` times the best of these."""
 _FOLDED, _FOLDED_ONCE = -30.0, -18.0
 """About the log of the share of a tilted sum that may lie beyond the grid: `_FOLDED` if errors must be small, else
 `_FOLDED_ONCE`."""
@@ -47,20 +47,20 @@ _REACH, _FARTHER = 10, 4
 that leaves out too much, up to the next of `_REACH` + `_FARTHER`, `_REACH` + 2 `_FARTHER`, ..."""
 _RATIO = 0.012  # the width of the cells of a sum of density ratios in its standard deviations (add-remove, zero-out)
 _COARSE, _LESS_FINE, _FINE = 0.4, 0.15, 0.1
-"""Under replace-one, the widths of a grid's cells in standard deviations of what the grid holds: `_COARSE` for rough
-bounds; for narrow ones from `_LESS_FINE` at noise multipliers up to 0.9 down to `_FINE` from 1 on."""
+"""Under replace-one, the width of cells for a step's density ratios (`_Grid`) or an epoch's loss (`_losses`) in its
+standard deviations: `_COARSE` if rough, else from `_LESS_FINE` (noise multipliers up to 0.9) to `_FINE` (from 1 on)."""
 _NODES, _SHARES = np.polynomial.legendre.leggauss(20)
 """Nodes and weights on [-1, 1] of the Gauss-Legendre rule for the probability of a cell. Its relative error is below
 1e-20 for cells of at most 0.15 standard deviations of the noise (derivation.md, section 7)."""
 _LEAST_WEIGHT = 1e-200  # weights and density ratios of a sum below this count as infinite losses
 _DROPPED, _LOST = 1e-270, 1e-150
-"""Probabilities of sums below `_DROPPED` are dropped. All dropped ones together are at most `_LOST` under P and under
-Q."""
+"""In the law of the sum of an epoch's density ratios, probabilities of at most `_DROPPED` are dropped. All dropped ones
+together are at most `_LOST` under P and under Q."""
 _FEW_POINTS, _POINTS, _MANY_POINTS = 2**12, 3000, 2**16
 """For lower bounds: a grid for the total loss of an epoch has `_POINTS` times the square root of the number of released
 steps as its points, rounded up to a power of 2, but at least `_FEW_POINTS` and at most `_MANY_POINTS`."""
 _EVENTS = expit(np.linspace(-80.0, 30.0, 2000))
-"""The probabilities under P of the events {sum above a level} that lower bounds use."""
+"""About the probabilities, under the first law of (P, Q) or (Q, P), of the events {an epoch's loss above a level}."""
 _FARTHEST_OF_GRID = 11.0
 """For lower bounds: losses of a step are told apart for outputs up to this many standard deviations of the noise beyond
 -1 and 1, in clips, and a grid is for total losses up to about this many of their standard deviations from the mean."""
@@ -72,9 +72,9 @@ _REMOVED, _REPLACED = [-0.25 * j for j in range(8)], [0.45 * j for j in range(-1
 is present or absent, `_REPLACED` for replace-one."""
 _LEVELS = np.concatenate([[0.0], np.geomspace(1e-3, 100.0, 60)])
 _SAME, _LEAST_GAP, _NOISES = 1e-3, 1e-20, 8
-"""`_best_shifts` chooses shifts such that at each epsilon of `_LEVELS` one of them gives the largest lower bound on
-delta on a rough grid, up to a relative `_SAME`; bounds of at most `_LEAST_GAP` are ignored. The choice is shared by all
-noise multipliers that round to the same power of 2^(1/`_NOISES`)."""
+"""`_best_shifts` chooses values of `_family`'s argument `shift`, which sets the events that bound delta from below: at
+each epsilon of `_LEVELS` one gives the largest bound on a rough grid, up to a relative `_SAME`, or it is at most
+`_LEAST_GAP`. Noise multipliers that round to the same power of 2^(1/`_NOISES`) share a choice."""
 _LEAST_CHANCE = 1e-18
 """If the probability that the record is in j of the released steps is below this number, that j is left out: under P
 its probability is dropped, and under Q it is added to the bounds."""
@@ -239,7 +239,8 @@ def _one_step(mesh: _Mesh, reach: float) -> tuple[_Levels, float]:
     weights[2:] = density @ up
     weights[1:-1] += density @ (-np.expm1((beyond - ratio) / s) / -math.expm1(-ratio / s))
     y = np.concatenate([[0.0], np.exp((2 * x - 1) / (2 * s * s))])
-    # Outputs below the first cell count as Y = 0, and as the least Y > 0 with the weight that keeps their mean of Y.
+    # The probability of outputs below the first cell goes to Y = 0. In addition the least Y > 0 gets the weight that
+    # keeps the mean of their Y, so that the weights sum to a little more than 1.
     weights[0], weights[-1] = ndtr(x[0] / s), weights[-1] + ndtr(-x[-1] / s)
     weights[1] += ndtr((x[0] - 1) / s) / y[1]
     most = float(x[-1] / s)
@@ -257,7 +258,8 @@ def _one_step(mesh: _Mesh, reach: float) -> tuple[_Levels, float]:
 
 @lru_cache(maxsize=64)
 def _summed(mesh: _Mesh, reach: float) -> tuple[_Levels, float]:
-    # As `_one_step`, for the sum of Y over `mesh.steps` steps: the sums over two parts of the steps are added.
+    # A law that stands in, in upper bounds, for that of the sum of Y = e^((2x - 1)/(2 s^2)) over `mesh.steps` steps
+    # with outputs x, and a bound on the relative errors of its weights. The sums over two parts of the steps are added.
     steps = mesh.steps
     if steps == 1:
         return _one_step(mesh, reach)
@@ -308,8 +310,8 @@ class _Grid:
         near = math.sqrt(float(tilted[best] @ (clipped - middle) ** 2 / total[best]))
         ratio = max(ratio, 32 * root / _LONGEST)
         self.width = ratio * min(max(deviation, beyond * min(s / 8, 0.3) / root), near)
-        # With little noise |V| is mostly far below V's standard deviation, so cells are narrowed. `size` is Y where Y =
-        # a Y', or 1 if that is larger.
+        # With little noise V = Y - a Y' is mostly far smaller than its standard deviation, so cells are narrowed.
+        # `size` is the value of Y at the output where V = 0, or 1 if that is larger.
         size = max(math.sqrt(a) * math.exp(-1 / (2 * s * s)), 1.0)
         self.width = min(self.width, max(ratio * size * root, ratio * largest / _FINER))
         if not self.width > 0:
@@ -349,10 +351,10 @@ class _Grid:
         return float(self.thetas[best]), float(folded[best])
 
     def spread(self) -> tuple[Array, float]:
-        # The weights on the points of a law that stands in for that of V in upper bounds, and a bound on E max(V - last
-        # point, 0), which it lacks: once that is added, means of rising convex functions of slope at most 1 are at
-        # least as large. The mass between two points is split between them so that the mean of V is kept, or raised a
-        # little for rounding; mass below the first point is counted there.
+        # The weights on the points of a law that stands in for that of one step's V = Y - a Y' in upper bounds, and a
+        # bound on E max(V - last point, 0), which it lacks: once that is added, means of rising convex functions of
+        # slope at most 1 are at least as large. The mass between two points is split between them so that the mean of V
+        # is kept, or raised a little for rounding; mass below the first point is counted there.
         s = self.s
         z, edges = self.z, self.edges(self.z)
         ends = np.append(edges, math.inf)
@@ -511,8 +513,8 @@ def _grid(pair: Gaussian, released: int, taken: int, replaced: bool, points: int
     level = pair.losses(branch, x)[0]
     # Returns integers k, in order, and a width: a step's loss is rounded to the nearest of the values k times width.
     # The width is such that the total loss of `released` steps, in which the record is `taken` times, has about
-    # `points` cells. The loss is log(1 - c + c Y) with Y the step's density ratio and c the rate of `pair`, or for
-    # `replaced` the loss between two values of a record.
+    # `points` cells. The loss is log(1 - c + c Y), with c = `pair.rate` and Y the ratio of the densities of a step's
+    # output with and without the record; if `replaced`, that minus the same log for the record's other value.
     weights = {m: np.exp(-(((x - m) / s) ** 2) / 2) for m in (-1, 0, 1)}
     mean = {m: float(w @ level / w.sum()) for m, w in weights.items()}
     variance = max(float(w @ (level - mean[m]) ** 2 / w.sum()) for m, w in weights.items() if m >= -replaced)
@@ -623,7 +625,7 @@ def dominated_pairs(
         replaced: True if the record has the opposite contributions under Q, False if it has none.
         points: the number of grid points for the sum of an epoch's losses, a power of two.
     """
-    # Shifts that are good for one noise are good for noise near it, so a search for noise needs few choices of them.
+    # The events (`shift`) that are best for one noise are good for noise near it: a search for noise needs few choices.
     near = 2.0 ** (round(_NOISES * math.log2(noise)) / _NOISES)
     setting = epoch, released, taken, replaced
     return _pairs([_family(noise, *setting, points, shift) for shift in _best_shifts(near, *setting)], replaced)

@@ -76,10 +76,10 @@ how many copies of each of some variables it has."""
 
 def _compose(spectra: Sequence[_Spectrum], mixture: Mixture, start: int) -> tuple[Array, float]:
     """Returns the distribution of one of several sums of independent variables, chosen at random, modulo the length N
-    of the transforms `spectra` of the variables: its weights >= 0 at start, ..., start + N - 1, and a bound on the
-    Euclidean norm of their errors. `mixture` has for each sum, at least one, the log of its probability and how many
-    copies of each variable it has. All sums must have the same total number of copies, and all spectra the same `shift`
-    and the same sum of weights, unless there is only one sum."""
+    of the transforms `spectra` of the variables: its weights >= 0 at the integers start, ..., start + N - 1, and a
+    bound on the Euclidean norm of their errors. `mixture` has for each sum, at least one, the log of its probability
+    and how many copies of each variable it has. Unless there is only one sum, all sums must have the same total number
+    of copies, and all variables the same sum of weights and the same integer, which their transforms move to 0."""
     size = spectra[0].size
     log_most = np.array([one.log_most for one in spectra])
     most = [log + np.asarray(counts, dtype=np.float64) @ log_most for log, counts in mixture]
@@ -157,7 +157,8 @@ class Sum:
         """Returns bounds on the probability that the sum is at least v, for each grid point v in rising order: lower
         bounds for `sign` -1, upper bounds for `sign` 1. Raises OverflowError if rounding errors exceed 1%."""
         exponent = self.log_scale - self.theta * self.at
-        # The tilt's exponent, theta times a value, is at most 700 away from log_scale where the weight is a float.
+        # To undo the tilt, weights are multiplied by e^exponent. The factor is clipped above e^300, and all but 0 below
+        # e^-700, so that theta times a value matters only if it is within 700 of log_scale.
         relative = self._relative(abs(self.log_scale) + 700)
         fall = np.exp(np.minimum(exponent, 300.0))
         tail, total = (np.cumsum(each[::-1])[::-1] for each in (self.law * fall, fall))
@@ -274,7 +275,8 @@ def sums(
             times `points`.
         products: for each sum its tilt theta >= 0 (> 0 for `Sum.excess`): its weights are multiplied by e^{theta
             value}, which makes errors small relative to tail probabilities; the weights of each variable at these
-            values, before this multiplication; and a `Mixture`, in which all sums have the same total number of copies.
+            values, before this multiplication; and pairs (log probability, number of copies of each variable), of which
+            one is chosen at random. The total number of copies is the same in all.
         log_folded: the log, < 0, of about the share of each tilted sum for which the grid has no room (`Sum.beyond`).
         longest: the most cells of the grid.
     """

@@ -11,7 +11,7 @@ s^2), and B(x) = A(-x). A pair dominates the release if its delta is at least as
     fixed-size   on two half-lines x > 1/2,    those of         fixed-size batches under replace-one, with s/2 for s
                  as for remove and add         remove and add
 
-Proofs are in derivation.md, sections 3 and 5.
+The rest of P's mass for fixed-size, `Gaussian.atom`, has the loss 0. Proofs are in derivation.md, sections 3 and 5.
 """
 
 import math
@@ -34,8 +34,8 @@ _MOST_FROM_ZERO = 2**50
 """The largest absolute loss, in half cells of the grid; rounding may move a larger one by over 1/8 of a half cell."""
 _SKETCHED = 1600  # the number of outputs of a sketch (`Law.sketch`) on each line or half-line
 _TO_MOMENT, _LARGEST_MOMENT = 250, 1e6
-"""For `Gaussian.log_moment`: pieces per standard deviation of the noise, and the largest log moment that is
-returned."""
+"""`Gaussian.log_moment` cuts the line of outputs into `_TO_MOMENT` pieces per standard deviation of the noise, each
+integrated by itself. It returns no log moment above `_LARGEST_MOMENT`."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,8 @@ _BRANCHES = {
     "replace": (_Branch(1.0, 1.0, 1.0, -math.inf),),
     "fixed-size": (_Branch(1.0, 1.0, 0.0, 0.5), _Branch(0.0, -1.0, 0.0, 0.5)),
 }
-"""For each `Gaussian.kind` the line of outputs, or the two half-lines, on each of which the loss has one formula."""
+"""For each `Gaussian.kind` the line of outputs x, or the two half-lines x > `start`, on which P has the density A(x)^a
+to N(0, s^2) and the loss is up log A(x) - down log A(-x): the numbers a, up, down and `start`."""
 
 
 @dataclass(frozen=True)
@@ -99,14 +100,14 @@ class Gaussian(Law):
         return log_mixed(self.rate, np.asarray((2 * x - 1) / (2 * self.noise**2)))
 
     def losses(self, branch: _Branch, x: Array) -> tuple[Array, Array]:
-        """Returns two arrays: the privacy losses at outputs x of `branch`, one of `branches`, and their log A(x)
-        (`log_mixture`)."""
+        """Returns two arrays for the outputs `x`: their privacy losses, and log A(x) as `log_mixture` returns it.
+        `branch`, an entry of `branches`, is the line or half-line of outputs that holds `x` and has one formula."""
         log_a = self.log_mixture(x)
         return branch.up * log_a - (branch.down * self.log_mixture(-x) if branch.down else 0.0), log_a
 
     def rounding(self, branch: _Branch, x: Array, log_a: Array) -> tuple[Array, Array]:
-        """Returns two arrays of bounds on the absolute rounding errors of the two arrays, losses and `log_a`, that
-        `losses(branch, x)` returns."""
+        """Returns bounds on the absolute rounding errors of the two arrays that `losses` returns for the outputs `x` of
+        `branch`, an entry of `branches`: the privacy losses, and `log_a`, the values of `log_mixture`."""
         s, q = self.noise, self.rate
         keep = math.log1p(-q) if q < 1 else 0.0
 
@@ -128,9 +129,9 @@ class Gaussian(Law):
         return 16.1 * UNIT * (most + (1 + float(np.max(np.abs(u)))) * chance + coarse)
 
     def inverse(self, branch: _Branch, level: Array) -> Array:
-        """Returns about the outputs x of `branch`, one of `branches`, at which the privacy loss is `level`, or -`level`
-        if the loss falls with x there. It only chooses where outputs are divided: callers compute the loss at x, so
-        that its error affects no bound."""
+        """Returns about the outputs x of `branch`, an entry of `branches`, at which the privacy loss is `level`, or
+        -`level` where the loss falls with x: on the line of "add" and the second half-line of "fixed-size". It only
+        chooses where outputs are divided: callers compute the loss at x, so that its error affects no bound."""
         q, square = self.rate, self.noise**2
         if q == 1:
             return np.asarray(square * level / 2 if branch.down else square * level + 0.5)
@@ -210,8 +211,7 @@ class Gaussian(Law):
 
     def log_moment(self, t: float) -> tuple[float, float]:
         """Returns a lower and an upper bound on log E_P e^{t L} for t > 0, where L is the privacy loss; divided by t,
-        this is the Renyi divergence of order 1 + t. Raises OverflowError if it is too large or needs too many
-        pieces."""
+        this is the Renyi divergence of order 1 + t. Raises OverflowError if it is large or needs too many pieces."""
         # The line of outputs is cut into pieces. An observer who sees only the piece of an output has a smaller moment
         # (Jensen): the lower bound. P's mass of each piece, split between the losses at its ends with Q's mass kept,
         # has a larger moment: the upper bound.
@@ -302,7 +302,7 @@ class Gaussian(Law):
 
 @dataclass(frozen=True)
 class _Nodes:
-    # Nodes of a quadrature rule over the outputs of a branch, one entry of each array a node
+    # Nodes of a quadrature rule over a line or half-line of outputs (`_Branch`), one entry of each array a node
 
     half: NDArray[np.int64]  # the piece that holds the node: losses from half H/2 to (half + 1) H/2, H the grid's width
     loss: Array  # the loss at the node, at most `slip` outside the piece

@@ -81,15 +81,14 @@ def normal_mass(low: Array, high: Array) -> tuple[Array, Array]:
 
 
 _SECANTS, _AIMED = 6, 5
-"""In `crossing`: in its first `_SECANTS` calls of the function an outward step may be as short as a secant says, later
-ones are at least twice as long as the last; in its first `_AIMED` calls a step may be below `share`, to meet `aim`."""
+"""In the search `crossing`, after its first `_SECANTS` calls of the function, an outward step is at least twice as long
+as the last. In its first `_AIMED` calls steps may be below the accuracy `share`, for a value in the range `aim`."""
 TILTS = np.geomspace(1e-3, 1e5, 56)  # values of tau > 0 among which the best is sought, to bound delta (`log_c`)
 
 
 def log_c(tau: _Number) -> _Number:
-    """Returns the log of c(tau) = max over y > 0 of (1 - e^{-y}) e^{-tau y} for tau > 0, the constant of Chernoff's
-    bound on delta: with L the privacy loss, delta(epsilon) = E_P (1 - e^{epsilon - L})_+ <= c(tau) e^{-tau epsilon} E_P
-    e^{tau L}."""
+    """Returns the log of c(tau) = max over y > 0 of (1 - e^{-y}) e^{-tau y} for tau > 0, which is in Chernoff's bound
+    on delta: with L the loss, delta(epsilon) = E_P (1 - e^{epsilon - L})_+ <= c(tau) e^{-tau epsilon} E_P e^{tau L}."""
     found: _Number = -tau * np.log1p(1 / tau) - np.log1p(tau)
     return found
 
@@ -149,8 +148,7 @@ def crossing(
             between them; in any case after 100 calls.
         whole: True to try integers only; then the search ends at two neighbouring integers.
         slope: about how much the function changes while x changes by a factor e; it sets the first step.
-        aim: values (a, b), a <= b, or None. The search tries points chosen for a value in [a, b], and ends if it meets
-            one.
+        aim: values (a, b), a <= b, or None. The search tries points for a value in [a, b], and ends if it meets one.
 
     Returns:
         A pair (missed, met): the tried x nearest to the change with a value above 0, and the nearest one with a value
@@ -261,8 +259,7 @@ class Law:
         return self, 1
 
     def largest(self, z: float) -> float:
-        """Returns an upper bound on the finite losses of outputs up to `z` standard deviations of the noise beyond the
-        means."""
+        """Returns an upper bound on the finite losses of outputs up to `z` standard deviations beyond the means."""
         raise NotImplementedError
 
     def sketch(self, z: float) -> tuple[Array, Array]:
@@ -273,7 +270,8 @@ class Law:
         raise NotImplementedError
 
     def cells(self, z: float, tau: float, width: float, lowest: float, span: Span = EVERY) -> Cells:
-        """Returns the probabilities of the losses on a grid.
+        """Returns the probabilities of the losses on a grid, as `Cells`. A loss between two grid points is split
+        between both in `upper`, so that delta cannot fall, and goes to the nearest one in `p` and `q`.
 
         Args:
             z: outputs more than z standard deviations of the noise beyond the means and infinite losses are left out.
@@ -351,8 +349,7 @@ class Cost:
         pure: an upper and a lower bound on the epsilon of all steps at delta = 0; (infinity, 0) if unknown.
         zcdp: the sums of rho and of xi of steps of which only this is known: their Renyi divergence of every order a >
             1 is at most xi + rho a.
-        unamplified: mu^2 of Gaussian releases without sampling that cost at least as much as all these steps; infinite
-            if unknown.
+        unamplified: mu^2 of Gaussian releases without sampling that cost no less than the steps; infinite if unknown.
     """
 
     above: _Directions = ((), ())

@@ -35,8 +35,8 @@ LEAST_ZEROED, MOST_ZEROED = 0.05, 2.0**40
 """For `zeroed_pairs`: the smallest standard deviation s of the noise in clips, and the largest s/q for a sample rate q;
 with more, the privacy losses of neighbouring intervals of outputs are equal."""
 _FEW_ERROR, _MANY_ERROR = 32 * UNIT, 1e-11
-"""The units in which `_Noise.mixed` and `_Noise.losses` bound rounding errors of probabilities and of privacy losses:
-`_FEW_ERROR` for at most two shifts, `_MANY_ERROR` for more, whose probabilities are less accurate."""
+"""Rounding errors of probabilities (`_Noise.mixed`) and losses (`_Noise.losses`) are bounded in these units: the first
+if protected records shift a sum by one of at most two amounts, else the second."""
 _NEGLIGIBLE = 1e-300  # added to each mass's error, for rounding of numbers below the least normal float
 _SELDOM = 1e-40  # outputs are cut into narrow intervals up to the largest shift that has at least this tail probability
 _NEAR, _FAR, _FARTHEST = 9.0, 38.0, 37.5
@@ -52,8 +52,7 @@ _Mixture = tuple[tuple[float, float], ...]  # the law of a random shift c >= 0 i
 
 def binomial_shifts(rate: float, size: int) -> _Mixture:
     """Returns the distribution of the number j of `size` records that are drawn, each independently with probability
-    `rate` in (0, 1]: a tuple of pairs (j, log of its probability) for j = 0, ..., size, or j = size alone if `rate` is
-    1."""
+    `rate` in (0, 1]: pairs (j, log of its probability) for j = 0, ..., size, or for j = size alone if `rate` is 1."""
     if rate == 1:
         return ((float(size), 0.0),)
     ways = (math.log(math.comb(size, j)) for j in range(size + 1))
@@ -86,8 +85,8 @@ class _Noise(ABC):
 
     @abstractmethod
     def masses(self, first: Array, last: Array, centre: float) -> tuple[Array, Array]:
-        """Returns the probabilities of intervals of outputs from `first` to `last` (as in `cuts`), both included, for
-        noise with this `centre`, in clips; and bounds on the absolute errors of the probabilities."""
+        """Returns the probabilities of the intervals from `first` to `last`, arrays of outputs that `cuts` returns (in
+        clips, or integers), for noise with this `centre`, in clips; and bounds on their absolute errors."""
 
     @abstractmethod
     def log_ratio(self, x: Array, centre: float) -> Array:
@@ -253,8 +252,7 @@ def zeroed_pairs(noise: float, rate: float) -> tuple[FinitePair, FinitePair]:
     """Bounds delta of one release with Gaussian noise and batches of fixed size under zero-out. The protected record
     contributes under P, and 0 takes its place under Q. `noise` is the noise's standard deviation s in clips, and `rate`
     is q in (0, 1), the number of records in a batch over the number of all records; callers must ensure that s >= 0.05
-    and s/q <= 2^40. Returns a `FinitePair` for (P, Q) and one for (Q, P); their methods `upper` and `lower` bound
-    delta."""
+    and s/q <= 2^40. Returns a `FinitePair` for (P, Q) and one for (Q, P); `upper` and `lower` bound delta."""
     # N(c) is the law of the noise with centre c. With probability q the record is in the batch, in the place of another
     # one with the contribution y. Outputs are measured from y. At the worst data the record's contribution, of size 1,
     # the clip, is opposite to y: the outputs have the centre 0 without the record, 2 with it, and 1 with 0 in its
@@ -264,8 +262,8 @@ def zeroed_pairs(noise: float, rate: float) -> tuple[FinitePair, FinitePair]:
     s, normal = noise, NormalNoise(noise)
     still, one = ((0.0, 0.0),), binomial_shifts(rate, 1)
     two = tuple((2 * c, log_weight) for c, log_weight in one)
-    # Losses are steep where the noise is small, so intervals are narrower then. The loss of P against Q is 0 at the
-    # output 3/2, and the loss of Q against N(0) is 0 at 1/2.
+    # Losses are steep where the noise is small, so intervals are narrower then. P is likelier than Q at outputs above
+    # 3/2 clips, and Q is likelier than N(0) above 1/2: there the losses are 0.
     step = s * min(0.03, 0.05 * s)
     count = math.ceil((1.5 + 15 * s) / step)
 
