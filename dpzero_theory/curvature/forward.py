@@ -38,9 +38,9 @@ class Differences:
     Attributes:
         value: F(x).
         gradient_norms: estimates of the norm of the gradient of each sample's loss at x, shape (n,).
-        trace: an `Interval` of trace(A). Its ends are those of Student's t interval over the random directions, moved
-            outwards to contain the estimate from differences at h/2, where h is the `width` of `measure_forward`.
-        squared_frobenius: an `Interval` of ||A||_F^2, with ends of this form. Rounding makes the estimate too large.
+        trace: an `Interval` of trace(A): Student's t interval over the random directions for differences at the width
+            h, widened to contain the estimate at h/2. h and its coverage are `width` and `level` of `measure_forward`.
+        squared_frobenius: an `Interval` of ||A||_F^2, made in the same way. Rounding makes the estimate too large.
         rank: an `Interval` of the effective rank trace|A|/||A||_2, in [1, d]. `low` and `estimate` are |trace
             A|/||A||_F, which is at most this rank. `high` is (trace(A)/||A||_F)^2, which is at least this rank if A is
             positive semidefinite. The estimates of trace(A) and ||A||_F stand in for their values.

@@ -56,8 +56,8 @@ def measure_samples(
         ValueError: there are fewer than 2 samples, or a product with a Hessian is not finite.
         PreconditionError: a Hessian is zero.
     """
-    # The upper end of one sample's bracket is a number T with E[T | i] >= tr|Hess f_i|, so E[T^2] is at least the mean
-    # square of the traces
+    # `Spectrum.bracket` of sample i ends in a number T with E[T] >= tr|Hess f_i|, so the mean of T^2 over samples is in
+    # expectation at least the mean square of the traces.
     chosen = torch.randperm(objective.n, generator=generator)[:count].tolist()
     spectra = [measure_spectrum(objective.sample_hessian(x, index), generator, effort, level) for index in chosen]
     low, middle, high = np.square(np.maximum([spectrum.bracket for spectrum in spectra], 0.0)).T

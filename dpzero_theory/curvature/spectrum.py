@@ -153,7 +153,7 @@ class _LanczosRuns:
         return Interval.of_mean(self._values, level, shift=self._shift)
 
     def absolute(self, level: float) -> Interval:
-        # An interval of tr|A|, or of tr A^(1/p) for a root: the deflated vectors' share, plus the mean over the probes
+        # An interval of tr|A|, or of tr A^(1/p) for a root: the converged Ritz vectors' share, plus the probes' mean
         low, estimate, high = self._taken_bracket
         if not self._probes:
             return Interval(low, estimate, high, "bound", 1.0)
@@ -177,7 +177,7 @@ class _LanczosRuns:
         return low, estimate, high
 
     def density(self) -> tuple[Array, Array]:
-        # Deflated eigenvalues have weight 1; the others come from the mean of the probes' Gauss rules
+        # The first run's converged Ritz values have weight 1; the others come from the mean of the probes' Gauss rules
         points, weights = [self._taken], [np.ones(len(self._taken))]
         for tri in self._probes:
             at, mass = tri.gauss_rule()

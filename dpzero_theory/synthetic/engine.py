@@ -231,9 +231,9 @@ def _run(problem: Quadratic, x0: Array, lanes: Lanes, *, vector: bool, noise: Dr
 
 dpzero = partial(_run, vector=False)
 """Runs the paper's Algorithm 2 from the point x0, as `dpzero(problem, x0, lanes, noise=..., **options)`, and returns an
-`Outcome`. lanes is a `Lanes`, the parameters of many runs, and noise a function of k that returns k normal numbers,
-shape (k,). The options, of which directions is required, are those of `run_together`."""
+`Outcome`. lanes is a `Lanes`, the parameters of many runs, and noise a function of k that returns k standard normal
+numbers, shape (k,). The options, of which directions is required, are those of `run_together`."""
 dpgd_0th = partial(_run, vector=True)
 """Runs the paper's Algorithm 1 from the point x0, as `dpgd_0th(problem, x0, lanes, noise=..., **options)`, and returns
-an `Outcome`. lanes is a `Lanes`, the parameters of many runs, and noise a function of k that returns k normal vectors,
-shape (k, d). The options, of which directions is required, are those of `run_together`."""
+an `Outcome`. lanes is a `Lanes`, the parameters of many runs, and noise a function of k that returns k standard normal
+vectors, shape (k, d). The options, of which directions is required, are those of `run_together`."""

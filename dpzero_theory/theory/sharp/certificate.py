@@ -120,10 +120,9 @@ def prescribe(
     """Return the parameters with the smallest bound of `certificate`, for a run that uses all samples in every step.
 
     The prescription's id is "theorem-3-sharp", or "theorem-2-sharp" for algorithm "dpgd-0th". The step size and the
-    clip minimise the bound. The number of steps is the largest that the limits `max_steps`, `max_evaluations` and
-    `max_points` allow; without a limit it is about the smallest whose bound is at most 5% above the bound for
-    infinitely many steps. The smoothing is the largest that raises the bound by at most 1%, or 0 for difference
-    "exact".
+    clip minimise the bound. The number of steps is the largest that the limits in `options` allow; without a limit it
+    is about the smallest whose bound is at most 5% above the bound for infinitely many steps. The smoothing is the
+    largest that raises the bound by at most 1%, or 0 for difference "exact".
 
     Args:
         problem: the constants.

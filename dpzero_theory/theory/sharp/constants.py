@@ -320,7 +320,7 @@ def _signs(c: Array, d: int, r: float, k: int, layer_rank: float | None, rank: f
     second = 1 + 2 / rank  # Fourth moments of a direction are at most this number times those of a Gaussian one.
     lost = removed(c, Projection(k, math.inf) if math.isinf(rank) else Products(k, int(rank)))
     crossed = min(1.5 * (r + 1), r + 2.25, math.inf if layer_rank is None else layer_rank + 1)
-    # For a direction u and a vector g, E[(u'g)^2 u'Hu] <= quartic |g|^2 + 2 g'Hg, and 2 g'Hg is at most 2 |g|^2.
+    # If 0 <= H <= I and trace(H) <= r, E[(u'g)^2 u'Hu] <= quartic |g|^2 + 2 g'Hg for a direction u, and g'Hg <= |g|^2.
     quartic = r + 2 / rank * crossed
     spread2 = (quartic + k + 1) / k
     spread = math.sqrt(spread2)
@@ -341,7 +341,7 @@ def _signs(c: Array, d: int, r: float, k: int, layer_rank: float | None, rank: f
 
 
 def _gaussian_curvature(d: int, s: float) -> tuple[float, float]:
-    # For u ~ N(0, I), E[(u'Hu)^2] = s^2 + 2 tr(H^2), and tr(H^2) <= s for 0 <= H <= I; alike for the third moment
+    # For u ~ N(0, I) and 0 <= A <= I with trace s, E[(u'Au)^2] = s^2 + 2 tr(A^2) <= s^2 + 2 s; alike for E[(u'Au)^3]
     return s * (s + 2), s * (s + 2) * (s + 4)
 
 

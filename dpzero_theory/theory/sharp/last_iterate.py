@@ -35,7 +35,7 @@ from dpzero_theory.theory.sharp.smallest import (
     constants_of,
 )
 
-_TRIED = np.geomspace(1e-6, 10.0, 300)  # The values of the free y > 0 of `_bound` that are tried, in units of L
+_TRIED = np.geomspace(1e-6, 10.0, 300)  # `_bound` holds for every y > 0. These are tried, in units of L.
 
 
 def certify_last_iterate(problem: Problem, **run: Unpack[Run]) -> float:
@@ -71,9 +71,8 @@ def prescribe_last_iterate(
     """Return the parameters with the smallest bound of `certify_last_iterate`, for a run that uses all samples in every
     step.
 
-    The prescription's id is "corollary-3-sharp". The number of steps T is the largest that the limits `max_steps`,
-    `max_evaluations` and `max_points` allow; without a limit it is the smallest power of two whose bound is at most 5%
-    above the bound for 2^48 steps.
+    The prescription's id is "corollary-3-sharp". The number of steps is the largest that the limits in `options`
+    allow; without a limit it is the smallest power of two whose bound is at most 5% above the bound for 2^48 steps.
 
     Args:
         problem: the constants, with `pl`.

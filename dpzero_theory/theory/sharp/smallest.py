@@ -156,7 +156,8 @@ class SearchOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """The keyword arguments of `SearchOptions`, with their defaults filled in."""
+    """The keyword arguments of `SearchOptions`, with their defaults filled in. `max_evaluations` limits the
+    finite differences of single samples in the whole run, and `max_points` the evaluations of their losses."""
 
     max_steps: int | None = None
     max_evaluations: int | None = None
@@ -307,7 +308,7 @@ class SmallestBound:
         directions: K.
 
     Attributes:
-        clips: the first grid of c.
+        clips: the grid of c with which a search for the best clip begins.
         constants: what `constants_of` returns at these c.
     """
 
@@ -328,7 +329,7 @@ class SmallestBound:
     def values(
         self, steps: int, variance: float, rate: float, clips: Array | None = None, k: Constants | None = None
     ) -> tuple[Array, Array]:
-        """Return for each clip the root mean square gradient's smallest bound over all step sizes, and the step size.
+        """Return for each clip the smallest bound on the root mean square gradient over step sizes, and its step size.
 
         Args:
             steps: the number of steps.
