@@ -91,7 +91,7 @@ def choose(
     public: tuple[Losses, Data, Collate] | None,
     *,
     narrowed: bool,
-) -> tuple[dict[str, Any], str]:
+) -> tuple[dict[str, Any], str, Public | None]:
     """Choose the settings of a private run that are not given, such as the clip. The module stays as it was.
 
     The run is the longest of a few, from 62 to 1,000 steps, that takes at most about ten minutes. From public records
@@ -107,8 +107,9 @@ def choose(
         narrowed: whether `narrow` has frozen most of the module. If True, the returned program does so too.
 
     Returns:
-        The pair (settings, program). `settings` has all settings, including the given ones. `program` is Python source
-        that sets them. Its first line is a comment on how they were chosen, and how much time and memory the run takes.
+        The triple (settings, program, seen). `settings` has all settings, including the given ones. `program` is Python
+        source that sets them. Its first line is a comment on how they were chosen, and how much time and memory the run
+        takes. `seen` has measured the public records; None without them.
 
     Raises:
         ValueError: a given setting is outside its range, or the losses of public records are not finite, or not one for
@@ -149,12 +150,15 @@ def choose(
             tried = seen.factor(factor, plan, lambda steps: _plan(n, settings, steps=steps))
             if tried is None:
                 how += " (no time for short runs: the step size is one whose curvature takes little on them)"
+            elif not seen.gained:
+                how += " (no short run lowers the loss of the others: the run may do harm)"
             factor = tried or seen.gentle(factor, plan)
         first = first_step_size(factor, plan.steps, seen.norm)
         settings["step_size"] = Falling(short(first), plan.steps)
     weights.untrained.settle()
     how = f"{how}, in {time.monotonic() - began:.0f} s: {weights.d:,} weights"
-    return settings, _program(settings, given, list(weights.names) if narrowed else [], how, plan, seen)
+    program = _program(settings, given, list(weights.names) if narrowed else [], how, plan, seen)
+    return settings, program, seen if isinstance(seen, Public) else None
 
 
 def _plan(n: int, settings: Mapping[str, Any], **changes: Any) -> Plan:
@@ -166,21 +170,25 @@ def _points(plan: Plan) -> int:
     return plan.difference_rule.points(plan.directions_per_step)
 
 
-def _minutes(plan: Plan, seen: "Public | _Tested") -> float:
+def _minutes(plan: Plan, seen: "Public | _Tested") -> tuple[float, float]:
+    # How long the run takes: evaluations, and, before these, the frozen layers, once for each record that is drawn
     drawn = plan.steps * plan.expected_batch
-    return (plan.steps * _STEP + drawn * _points(plan) * seen.seconds + min(plan.n, drawn) * seen.once) / 60
+    again = plan.steps * _STEP + drawn * _points(plan) * seen.seconds
+    return again / 60, min(plan.n, drawn) * seen.once / 60
 
 
 def _fitting(
     n: int, settings: Mapping[str, Any], given: Mapping[str, Any], plan: Plan, seen: "Public | _Tested", kind: _Kind
 ) -> tuple[Plan, dict[str, Any]]:
-    # Returns plan and settings of the longest run that takes at most ten minutes, or else of the last that is tried.
-    # Adds steps, batch, directions and clip that are not given; the step size is 0 until one is chosen.
+    # Returns plan and settings of the longest run that takes at most ten minutes beyond `least`, or else of the last
+    # that is tried. Adds steps, batch, directions and clip that are not given; the step size is 0 until one is chosen.
     most = plan.steps if "steps" in given else 10**9 if isinstance(seen, Public) else kind.steps
     if given["target_epsilon"] * n < _LITTLE:
         most = min(most, 99)
     lengths = [(steps, part) for steps, part in _LENGTHS if part <= 16 or n >= _MANY * part]
     lengths = [pair for pair in lengths if pair[0] <= most] or lengths[-2:]
+    # No length of these runs the frozen layers for fewer records; that time cannot be saved, so it does not count
+    least = n * min(1, *(steps / part for steps, part in lengths)) * seen.once / 60
     k = settings["directions_per_step"]
     tried = [(*pair, k) for pair in lengths]
     if "directions_per_step" not in given:
@@ -192,7 +200,7 @@ def _fitting(
             chosen["points_at_once"] = min(settings["points_at_once"], DIFFERENCES[settings["difference"]].points(k))
         found = {**settings, **({} if "epochs" in given else {"steps": steps}), **chosen, **given}
         plan = _plan(n, found)
-        if _minutes(plan, seen) <= _RUN:
+        if sum(_minutes(plan, seen)) - least <= _RUN:
             break
     found.pop("epochs", None)
     return plan, {**found, "steps": plan.steps}
@@ -206,13 +214,14 @@ def _program(
     # all others; if empty, it changes none. `how` is a text that says how the settings were chosen.
     texts = {name: repr(value) for name, value in settings.items()}
     texts |= {name: name for name in given if callable(given[name]) or len(texts.get(name, "")) > _LONG}
-    minutes, points = _minutes(plan, seen), _points(plan)
+    (again, once), points = _minutes(plan, seen), _points(plan)
+    minutes = again + once
     takes = f"{short(minutes, 2):,g} min" if minutes >= 1 else f"{short(60 * minutes, 2):g} s"
     longer = "# this is long: smaller steps=, expected_batch= or directions_per_step= make it shorter\n"
     return (
         f"# settings='auto', {how}, {plan.steps:,} steps of {points} evaluations of {plan.expected_batch:,.0f} records,"
         f" about {takes}{seen.said}; the same again:\n"
-        + longer * (minutes > _RUN)
+        + longer * (again > _RUN)
         + "for name, weight in model.named_parameters():\n" * bool(names)
         + f"    weight.requires_grad_(name in {names})\n" * bool(names)
         + "".join(["private = dict(\n", *(f"    {name}={text},\n" for name, text in texts.items()), ")\n"])

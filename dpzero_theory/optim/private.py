@@ -122,11 +122,12 @@ def make_private_with_epsilon(
         Exception: any exception of `make_private`.
     """
     _require(module, losses, data, folder, options)
+    public = None
     if settings is not None:
         choice("settings", settings, ("auto",))
         narrowed = narrow(module)
         try:
-            options = _chosen(module, losses, data, folder, public_data, options, narrowed)
+            options, public = _chosen(module, losses, data, folder, public_data, options, narrowed)
         except BaseException:
             if narrowed:
                 module.requires_grad_(True)
@@ -136,7 +137,10 @@ def make_private_with_epsilon(
     how: Any = {name: value for name, value in options.items() if name in _Execution.__annotations__}
     target: Any = {name: value for name, value in options.items() if name not in how}
     budget = {name: target[name] for name in ("target_epsilon", "target_delta")}
-    return make_private(module, losses, data, Plan.for_target(n=len(data), **target), folder=folder, **budget, **how)
+    run = make_private(module, losses, data, Plan.for_target(n=len(data), **target), folder=folder, **budget, **how)
+    if public is not None:
+        run.public = public.loss, public.loss()
+    return run
 
 
 @named
@@ -354,8 +358,9 @@ def _chosen(
     module: nn.Module, losses: Any, data: Data, folder: _Place, public_data: Data | None, options: Any, narrowed: bool
 ) -> Any:
     # Implements settings="auto" of `make_private_with_epsilon`: returns `options` with the chosen settings added, and
-    # prints a program that makes the run with them. A resumed run takes the settings from its folder, and prints
-    # nothing. `narrowed` says whether `auto.narrow` has frozen most of the module; the program then freezes it too.
+    # what has measured the public records (None without them); prints a program that makes the run with the settings. A
+    # resumed run takes them from its folder, and prints nothing. `narrowed` says whether `auto.narrow` has frozen most
+    # of the module; the program then freezes it too.
     # The private `data` is used only for its length, and to check that no record is also in `public_data`.
     if options.get("engine") is not None or Ranks().count > 1:
         raise ValueError("settings must be given with an engine and with several processes; got 'auto'")
@@ -372,16 +377,17 @@ def _chosen(
         require_data(public_data, "public_data")
         own, others = (each.texts if isinstance(each, ByUser) else each for each in (data, public_data))
         if both := shared(own, others):
-            raise ValueError(f"public_data must hold no private records; got {both} that data holds too")
+            got = f"{len(both)} that data holds too, at {both[:5]}"
+            raise ValueError(f"public_data must hold no private records; got {got}")
         micro_batch, memory = given.get("micro_batch", 64), given.get("states_memory", 2.0)
         records, asked, join, _ = _evaluated(module, public_data, losses, collate, micro_batch, memory)
         public = asked, records, join
-    found, program = choose(module, len(data), given, public, narrowed=narrowed)
+    found, program, seen = choose(module, len(data), given, public, narrowed=narrowed)
     if not resumed:
         more = "" if collate is None else "collate=collate, "
         call = f"run = make_private_with_epsilon(model, losses, data, {more}folder={os.fspath(folder)!r}, **private)"
         print(f"{program}{call}", file=sys.stderr)
-    return {**found, **kept}
+    return {**found, **kept}, seen
 
 
 def _engine_or_losses(engine: object, losses: Losses | None, module: nn.Module, points: int) -> Losses:

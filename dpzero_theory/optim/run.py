@@ -62,6 +62,8 @@ class Run:
         plan: the public settings of the run.
         weights, sums: the arguments.
         private: whether the noise and the batches come from the operating system; if False, they come from a seed.
+        public: None, or the pair of a function that returns the mean loss of public records at the present weights, and
+            its value before training.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Run:
         self._paid = range(0)  # Indices of steps that were counted in advance, but not made yet
         self._position: int | None = None  # 1 + the index of the last step that moved the weights; None if unknown
         self._current = False  # Whether every step in the file has moved the weights
+        self.public: tuple[Callable[[], float], float] | None = None
 
     def step(self) -> Record:
         """Make one step, and return a `Record`: the step's index and the noisy sums by which it has moved the weights.
@@ -116,7 +119,7 @@ class Run:
         callback: Callable[[Record], None] | None = None,
         *,
         progress: bool | None = None,
-        loss_at_start: float = LOSS_AT_START,
+        loss_at_start: float | None = None,
     ) -> None:
         """Make all remaining steps.
 
@@ -126,7 +129,8 @@ class Run:
                 the whole plan costs, as `get_epsilon` says.
             progress: whether to show on standard error how many steps are made and how long the others will take, and
                 at the end whether the run has learned. None shows this only in a terminal or a notebook.
-            loss_at_start: a public guess of the mean loss before training, > 0. If the estimated decrease of the loss
+            loss_at_start: a public guess of the mean loss before training, > 0. None stands for the mean loss of the
+                public records by which the settings were chosen, or for 2. If the estimated decrease of the loss
                 is far above it, a warning says that the run diverges (`verdict.Descent`).
 
         Raises:
@@ -135,7 +139,7 @@ class Run:
         """
         records = self._ranks.lead(self._records)
         self._catch_up(records)
-        descent = Descent(self.plan, loss_at_start, records)
+        descent = Descent(self.plan, self._guess(loss_at_start), records)
         shown = self._ranks.rank == 0 and (watched() if progress is None else progress)
         told, started = -math.inf, time.monotonic()
         for made in itertools.count():
@@ -152,15 +156,32 @@ class Run:
             descent.watch(record)
             if callback is not None:
                 callback(record)
-        if shown:
-            print(descent.verdict, file=sys.stderr)
+        if self._ranks.rank == 0:
+            self.conclude(descent, shown=shown)
         self.weights.untrained.settle()
         self._ranks.require_same("weights must be the same", self.weights.fingerprint)
 
-    def descent(self, loss_at_start: float = LOSS_AT_START) -> Descent:
+    def conclude(self, descent: Descent, *, shown: bool) -> None:
+        """Print the verdict on `descent` to standard error if `shown`, and how the public records' loss has changed if
+        settings="auto" has chosen the settings by public records."""
+        if shown:
+            print(descent.verdict, file=sys.stderr)
+        if self.public is not None:
+            loss, before = self.public
+            after = loss()
+            worse = "" if after <= before else ", so this run has made the model worse"
+            print(f"mean loss of public records: {before:.4g} before, {after:.4g} after{worse}", file=sys.stderr)
+
+    def _guess(self, loss_at_start: float | None) -> float:
+        if loss_at_start is not None:
+            return loss_at_start
+        known = self.public[1] if self.public is not None else 0.0
+        return known if 0 < known < math.inf else LOSS_AT_START
+
+    def descent(self, loss_at_start: float | None = None) -> Descent:
         """Return a `Descent` that has taken in all steps made so far. Its property `verdict` says whether the run
-        learns. `loss_at_start` is a public guess of the mean loss before training, > 0."""
-        return Descent(self.plan, loss_at_start, self._ranks.lead(self._records))
+        learns. `loss_at_start` is as in `run`."""
+        return Descent(self.plan, self._guess(loss_at_start), self._ranks.lead(self._records))
 
     def catch_up(self) -> None:
         """Move the weights by those steps in the run's file that have not moved them yet, as after a resumption.

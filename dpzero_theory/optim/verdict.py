@@ -126,6 +126,9 @@ class Descent:
         spread = self._noise_variance / 2 + 2 * self._peak * descent
         return 2 * math.sqrt(spread * share) + 2 * self._peak * share
 
+    def __str__(self) -> str:
+        return str(self.verdict)
+
     @property
     def verdict(self) -> Verdict:
         """Whether the run learns, stands still or diverges after the steps so far, or that noise hides this."""

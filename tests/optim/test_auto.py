@@ -1,6 +1,7 @@
 """Tests of settings="auto": from public records and shapes alone, and repeated by the program that it prints."""
 
 import re
+import warnings
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,8 @@ from torch.utils.data import TensorDataset
 from dpzero_theory.optim import auto
 from dpzero_theory.optim import public as measured
 from dpzero_theory.optim.private import make_private_with_epsilon
+from dpzero_theory.optim.weights.directions import Directions
+from dpzero_theory.optim.weights.module import Weights
 
 N, FEATURES = 400, 5
 GOAL: dict[str, Any] = {"settings": "auto", "target_epsilon": 4.0, "target_delta": 1e-5}
@@ -137,6 +140,30 @@ def test_it_is_said_where_short_runs_take_too_long(
         assert ("no time for short runs" in capsys.readouterr().err) is said
 
 
+def test_a_run_says_whether_public_records_have_gained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = TensorDataset(PRIVATE.tensors[0], 1 - PRIVATE.tensors[1])
+    for data, worse in ((PRIVATE, False), (wrong, True)):
+        run = make_private_with_epsilon(model(), losses, data, folder=tmp_path / str(worse), public_data=PUBLIC, **GOAL)
+        assert run.public is not None
+        assert run.public[1] == pytest.approx(run.public[0]())
+        with warnings.catch_warnings(action="ignore"):
+            run.run()
+        run.close()
+        assert ("so this run has made the model worse" in capsys.readouterr().err) is worse
+
+
+def test_time_that_no_length_saves_does_not_shorten_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "_LENGTHS", ((1000, 16), (250, 4), (62, 4), (62, 16)))
+    seen = SimpleNamespace(norm=1.0, seconds=1e-6, once=60.0)
+    weights = Weights(model(), Directions(bytes(16), "low-rank"))
+    settings = {"clip": 1.0, "smoothing": 0.01, "relation": "add-remove", "sampling": "poisson", **GOAL}
+    settings = {**settings, "directions_per_step": 16, "difference": "forward", "direction": "low-rank"}
+    given = {name: GOAL[name] for name in ("target_epsilon", "target_delta")}
+    plan = auto._plan(400, {"expected_batch": 400, **settings}, steps=1000)
+    found = auto._fitting(400, settings, given, plan, seen, auto._kind(weights))  # type: ignore[arg-type]
+    assert found[0].steps == 1000
+
+
 @pytest.mark.parametrize(
     ("each", "steps", "batch", "k", "long"),
     [(1e-5, 1000, 25, 16, False), (1e-2, 62, 25, 16, False), (5e-2, 62, 25, 4, False), (1.0, 62, 25, 4, True)],
@@ -166,7 +193,9 @@ def test_the_page_on_settings_has_what_is_chosen() -> None:
 
 def test_shared_records_are_refused_before_any_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpzero_theory.optim.private.choose", lambda *unused, **named: pytest.fail("it searched"))
-    with pytest.raises(ValueError, match=r"^public_data must hold no private records; got 400 that data holds too$"):
+    with pytest.raises(
+        ValueError, match=r"^public_data must hold.*; got 400 that data holds too, at \[0, 1, 2, 3, 4\]$"
+    ):
         make_private_with_epsilon(model(), losses, PRIVATE, folder=tmp_path / "run", public_data=PRIVATE, **GOAL)
 
 
@@ -225,7 +254,10 @@ def test_what_is_refused(tmp_path: Path) -> None:
     flat = {"losses": lambda module, batch: losses(module, batch).detach() * 0 + 1}
     for changes, said in (
         ({"settings": "best"}, r"settings must be one of auto; got 'best'"),
-        ({"public_data": mixed}, r"public_data must hold no private records; got 3 that data holds too"),
+        (
+            {"public_data": mixed},
+            r"public_data must hold no private records; got 3 that data holds too, at \[60, 61, 62\]",
+        ),
         ({"public_data": 3}, r"public_data must be a map-style data set.*"),
         ({"settings": None, "public_data": PUBLIC}, r"public_data must be left out without settings='auto'.*"),
         ({"settings": None}, r"sampling, relation, .* must be given: there is no default"),

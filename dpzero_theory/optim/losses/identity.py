@@ -104,8 +104,8 @@ def of_all(values: Iterable[Any], key: bytes) -> str:
     return found.hexdigest()
 
 
-def shared(data: Any, others: Any, names: Collection[str] = (), labels: Collection[str] = ()) -> int:
-    """Return how many records of the data set `others` are also in the data set `data`, compared by a model's inputs.
+def shared(data: Any, others: Any, names: Collection[str] = (), labels: Collection[str] = ()) -> list[int]:
+    """Return the indices of the records of `others` that the data set `data` has too, compared by a model's inputs.
 
     Labels are left out: the last entry of a tuple, and the columns labels, label, label_ids, idx, id and index. The
     rest must have the same bytes, so a record that was augmented, cut, padded, tokenised or converted in another way is
@@ -122,7 +122,7 @@ def shared(data: Any, others: Any, names: Collection[str] = (), labels: Collecti
     """
     try:
         known = {inputs_digest(data[i], names, labels) for i in range(len(data))}
-        return sum(inputs_digest(others[i], names, labels) in known for i in range(len(others)))
+        return [i for i in range(len(others)) if inputs_digest(others[i], names, labels) in known]
     except TypeError:
         raise ValueError("records must be those of a map-style data set to be compared; got a stream") from None
 

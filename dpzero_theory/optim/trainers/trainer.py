@@ -298,7 +298,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         except ValueError as error:
             raise ValueError(f"{rule} {unless}; {error}") from None
         if both:
-            raise ValueError(f"{rule} {unless}; got {both} that are training records: leave them out")
+            found = f"got {len(both)} that are training records, at {both[:5]}: leave them out"
+            raise ValueError(f"{rule} {unless}; {found}")
         self._looked_at[id(data)] = data
 
     def create_model_card(self, **named: Any) -> None:
@@ -376,6 +377,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             if state.global_step % epoch == 0 or not self.run.releases_left:
                 self.control = handler.on_epoch_end(self.args, state, self.control)
                 self._report(record, ignored)
+        if self.is_world_process_zero():
+            self.run.conclude(descent, shown=not self.args.disable_tqdm)
         self._load_best()
         self.control = handler.on_train_end(self.args, state, self.control)
         self._finish_current_push()

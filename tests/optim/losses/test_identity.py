@@ -127,7 +127,7 @@ RAGGED = [{"words": [["a"], ["b", "c"]], "spans": [[1], [2, 3]]}]
     ],
 )
 def test_records_are_told_apart_by_what_a_model_is_given(data: Any, others: Any, given: Any, found: int) -> None:
-    assert shared(data, others, **given) == found
+    assert len(shared(data, others, **given)) == found
 
 
 def test_what_cannot_be_compared_is_said() -> None:
