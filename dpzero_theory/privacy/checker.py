@@ -117,8 +117,8 @@ def _number(source: dict[str, object], name: str, least: float, most: float) -> 
 
 def _read_part(part: object) -> tuple[int, list[_Divergence], arb]:
     """Checks an entry of a certificate's history; raises Refused if it is not of a known kind. Returns the number of
-    its steps that may use one record; for each order (P, Q) of neighbours, one if they cost the same, a -> max over
-    events of P - a Q, for one step with continuous noise; and g >= 0, 0 for continuous noise, such that all these steps
+    its steps that may use one record; a list of functions a -> max over events of P - a Q of one step with continuous
+    noise, one for each order of P and Q, or one for both; and g >= 0, 0 for continuous noise, such that all these steps
     have delta(epsilon) <= e^g delta'(epsilon - 2 g), with delta' for continuous noise."""
     if not isinstance(part, dict) or set(part) != _PART:
         raise Refused(f"each part of the history must have {', '.join(sorted(_PART))}, and nothing else")

@@ -26,9 +26,9 @@ _SHIFTS = np.array([3.0, 4.5, 6.0, 8.0, 11.0])
 _HEIGHTS = np.geomspace(0.5, 16, 11)
 _SHARES = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.8])
 _LATER = np.array([0.9, 1.0, 1.15, 1.4, 1.8, 2.5, 3.5, 5.0, 8.0, 14.0, 24.0])
-"""Values to try; any are correct. `_Moments.heights` are `_HEIGHTS` over the noise s. For the integral over z = tau + i
-t the last t is one of `_LATER` times about the largest t that matters. `_Integral.shift` is one of `_SHIFTS` over the
-standard deviation of the loss, or of `_SHARES` times tau."""
+"""Values to try; any are correct. Errors of sums over outputs x are bounded on lines Im x = +-s^2 eta, with s the noise
+and eta one of `_HEIGHTS`/s. For the integral over z = tau + i t the last t is one of `_LATER` times about the largest t
+that matters; `_Integral.shift` is one of `_SHIFTS` over the loss's standard deviation, or of `_SHARES` times tau."""
 
 
 class _Unfit(ArithmeticError):
@@ -108,7 +108,7 @@ class _Moments:
         return rounding, 1.01 * float(weights[0] / falls[0] + weights[-1] / falls[1])
 
     def aliases(self, tau: float, t: Array) -> Array:
-        # Bounds on the errors that the step between outputs causes in M(tau + i t), over M(tau)
+        # For each t a bound on the error of E e^{(tau + i t) L}, over E e^{tau L}, that the step between outputs causes
         gain = 2 * math.pi * self.law.noise**2 * self.heights[:, None] / self.step
         logs = (self._costs(tau, t) - gain).min(axis=0) + math.log(2.02)
         if logs.max() > -5:

@@ -43,7 +43,7 @@ large loss with probability at most `_OF_ONE`, and more than `_MANY` of all rele
 _SELDOM, _KNOWN = 1e-9, 1e-3
 """In `_Apart`: losses so low that all releases together have one with probability `_SELDOM` are raised to the next one
 up. For lower bounds a total of small losses is left out unless its probability is known to a relative `_KNOWN`."""
-_BLOCKS, _MERGED = 256, 16  # blocks of outcomes (upper bounds), outcomes of a block (lower): each has one error bound
+_BLOCKS, _MERGED = 256, 16  # errors are bounded for 256 blocks of outcomes (upper bounds) or 16 at a time (lower)
 _NEAR_MOST = 20.0  # near the largest total loss the tilt is at most this over that loss
 _REACH = 25.0  # a composition for one epsilon bounds delta from that epsilon minus this/(1 + tau) on
 _COARSE, _STUCK, _NOTHING = 0.05, 0.3, 0.9

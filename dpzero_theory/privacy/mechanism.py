@@ -37,8 +37,8 @@ from dpzero_theory.registry import Registry
 MOST_COMPOSED = 2**24  # the largest number of equal steps whose cost is computed from a finite pair of laws
 _KERNEL = 2
 """The parameter tau, in lattice units, of the random rounding of y to an integer x with probability proportional to
-e^(-(x - y)^2/(2 tau^2)). Continuous Gaussian noise, so rounded, is all but discrete Gaussian noise, which training runs
-draw; by it they are accounted (laws/derivation.md, section 8)."""
+e^(-(x - y)^2/(2 tau^2)). Continuous Gaussian noise, so rounded, is all but discrete Gaussian noise: by it the noise of
+training runs is accounted (laws/derivation.md, section 8)."""
 _RATIO = 1e-12  # for noise too small for tau = `_KERNEL`, a tau is chosen for which `_discrete_gap` is about this
 _SAME = 2.0**-46
 """If (`_KERNEL`/sigma)^2 is at most this, discrete Gaussian noise of sigma lattice units is accounted as continuous

@@ -46,8 +46,8 @@ _LEAST_FULL = 1e-290  # a smaller upper bound on the probability that a truncate
 class Sampling:
     """The base class of the ways to draw batches.
 
-    A subclass defines `name` and `amplified`. If training runs can draw its batches it also defines `draw`, or, if they
-    depend on one another, `drawer`. Its fields other than `sample_rate` are whole numbers >= 1.
+    A subclass defines `name`, and `amplified`, which computes costs. If training runs can draw its batches it also
+    defines `draw`, or, if they depend on one another, `drawer`. Its fields but `sample_rate` are whole numbers >= 1.
 
     Args:
         sample_rate: q in (0, 1], the (expected) number of records in a batch over the number n of all records.

@@ -40,8 +40,8 @@ _TILTS, _NEAR_TILTS = np.geomspace(1.0, 1e9, 32), np.geomspace(1 / 16, 16, 40)
 """Tilts theta to try: the weights of the values v of a sum become e^{theta v} times as large. They are `_TILTS` times a
 small number, and then `_NEAR_TILTS` times the best of these."""
 _FOLDED, _FOLDED_ONCE = -30.0, -18.0
-"""About the log of the share of a tilted sum that may lie beyond the grid: `_FOLDED` if errors must be small, else
-`_FOLDED_ONCE`."""
+"""About the log of the share of a sum's tilted probabilities that may lie beyond the grid: `_FOLDED` if errors must be
+small, else `_FOLDED_ONCE`."""
 _REACH, _FARTHER = 10, 4
 """For upper bounds: outputs are told apart up to `_REACH` standard deviations of the noise beyond their means, or, if
 that leaves out too much, up to the next of `_REACH` + `_FARTHER`, `_REACH` + 2 `_FARTHER`, ..."""
@@ -60,16 +60,16 @@ _FEW_POINTS, _POINTS, _MANY_POINTS = 2**12, 3000, 2**16
 """For lower bounds: a grid for the total loss of an epoch has `_POINTS` times the square root of the number of released
 steps as its points, rounded up to a power of 2, but at least `_FEW_POINTS` and at most `_MANY_POINTS`."""
 _EVENTS = expit(np.linspace(-80.0, 30.0, 2000))
-"""About the probabilities, under the first law of (P, Q) or (Q, P), of the events {an epoch's loss above a level}."""
+"""Lower bounds use the events {an epoch's loss above a level} of about these probabilities under P, or Q for (Q, P)."""
 _FARTHEST_OF_GRID = 11.0
 """For lower bounds: losses of a step are told apart for outputs up to this many standard deviations of the noise beyond
 -1 and 1, in clips, and a grid is for total losses up to about this many of their standard deviations from the mean."""
 _TILTS_BELOW = 0.5, 4.0
-"""For lower bounds the probabilities of a sum S under P are multiplied by e^{tilt S} with each of these tilts. The
-larger one makes those of rare events more accurate, and others less."""
+"""For lower bounds the probabilities under P of an epoch's total loss S are multiplied by e^{tilt S} with each of these
+tilts. The larger one makes those of rare events more accurate, and others less."""
 _REMOVED, _REPLACED = [-0.25 * j for j in range(8)], [0.45 * j for j in range(-1, 7)]
-"""The values of the argument `shift` of `_family` that `_best_shifts` tries: `_REMOVED` for relations in which a record
-is present or absent, `_REPLACED` for replace-one."""
+"""The values of `_family`'s argument `shift`, which sets the events of lower bounds, that `_best_shifts` tries:
+`_REMOVED` for relations in which a record is present or absent, `_REPLACED` for replace-one."""
 _LEVELS = np.concatenate([[0.0], np.geomspace(1e-3, 100.0, 60)])
 _SAME, _LEAST_GAP, _NOISES = 1e-3, 1e-20, 8
 """`_best_shifts` chooses values of `_family`'s argument `shift`, which sets the events that bound delta from below: at

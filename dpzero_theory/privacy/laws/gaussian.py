@@ -106,8 +106,8 @@ class Gaussian(Law):
         return branch.up * log_a - (branch.down * self.log_mixture(-x) if branch.down else 0.0), log_a
 
     def rounding(self, branch: _Branch, x: Array, log_a: Array) -> tuple[Array, Array]:
-        """Returns bounds on the absolute rounding errors of the two arrays that `losses` returns for the outputs `x` of
-        `branch`, an entry of `branches`: the privacy losses, and `log_a`, the values of `log_mixture`."""
+        """Returns two arrays of bounds on the absolute rounding errors of what `losses` returns for outputs `x` of
+        `branch`, an entry of `branches`: of the privacy losses, and of `log_a`, the values of `log_mixture`."""
         s, q = self.noise, self.rate
         keep = math.log1p(-q) if q < 1 else 0.0
 
