@@ -39,7 +39,8 @@ from dpzero_theory.optim.weights.module import Weights
 _RUN = 10.0
 """The most minutes that the chosen run may take, if fewer steps, smaller batches or fewer directions achieve that."""
 _LENGTHS = ((1000, 16), (250, 4), (62, 4), (62, 16), (62, 64), (62, 256))
-"""Pairs (number of steps, number of records over the expected batch), in the order in which they are tried."""
+"""Pairs (number of steps, number of records over the expected batch), in the order in which `_fitting` tries them. It
+takes the first whose run is short enough."""
 _LITTLE, _MANY = 300, 64
 """If epsilon times n is below the first number, no run of more than 62 steps is tried. Batches of n/64 or n/256 records
 are tried only if they have at least as many records as the second."""

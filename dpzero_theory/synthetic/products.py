@@ -104,14 +104,14 @@ class Products:
         """Compute the inner products of S directions with the samples, with the starting points of runs and with their
         noise.
 
-        All are in coordinates y = A^(1/2) (x - mean of the samples), where A is the matrix of the quadratic loss.
+        All are given in coordinates y = A^(1/2) (x - mean of the samples), with A the matrix of the quadratic loss.
 
         Args:
             w: the directions w_t, shape (S, d).
             points: the samples y_i, shape (n, d).
             lanes: for each set of runs a pair: its starting points as columns, shape (d, L), and its noise vectors,
                 shape (S, d), or None if the noise of a direction is a number.
-            metrics: the diagonals, shape (d,), of further matrices M; the identity, which is the first, is not listed.
+            metrics: the diagonals, shape (d,), of matrices M for inner products u' M v, beside the identity.
         """
         scaled, starts = [w, *(w * metric for metric in metrics)], list[tuple[Start, ...]]()
         for y, noise in lanes:

@@ -62,7 +62,7 @@ class Weights:
         ValueError: no parameter is trainable; a trainable parameter is on the meta device, a tensor subclass (as
             quantised weights are), not floating-point, sharded in another way, or shares memory with another one; the
             module is a DataParallel or FSDP1 module or has trainable scripted parts; layers of `train_packed` come with
-            directions that are not low-rank or have a shape; or the directions' shape was made for other parameters.
+            directions that are not low-rank or have a public shape; or this shape was made for other parameters.
     """
 
     def __init__(self, module: nn.Module, directions: Directions) -> None:

@@ -31,8 +31,8 @@ LEAST_EPOCH_NOISE = 0.1
 outputs, which are e^{1/(2 s^2)} and more, would need too long a grid."""
 _LONGEST, _LONGEST_CAREFUL, _FINER = 2**19, 2**17, 400
 """The most cells of a grid, beyond which OverflowError is raised, as it would take seconds: `_LONGEST`, or
-`_LONGEST_CAREFUL` in a second attempt after too large errors. If most values are small `_Grid` narrows its cells, but
-not below the largest value that matters times `ratio`/`_FINER`, `ratio` being their width in standard deviations."""
+`_LONGEST_CAREFUL` in a second attempt after too large errors. `_Grid` makes its cells narrower
+if most values are small, the less so the smaller `_FINER` is."""
 _MISPLACED = 2e-13
 """A bound on the probability that is put into a wrong cell because an end of a cell is rounded, relative to the normal
 tail probability from that cell outward."""
