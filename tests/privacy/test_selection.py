@@ -1,7 +1,9 @@
-"""Tests of private selection: the law of the best of K runs, computed exactly, against the bound."""
+"""Tests of examples/private_search.py: the law of the best of K runs, computed exactly, against the bound."""
 
 import math
 import random
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,10 +14,12 @@ from dpzero_theory.privacy.accountant import delta_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.risk import calibrate_risk
 from dpzero_theory.privacy.sampling import FullBatch
-from dpzero_theory.privacy.selection import draw_runs, selection_epsilon
 from dpzero_theory.privacy.stated import approximate
 from dpzero_theory.privacy.step import Step
 from tests.privacy.oracle import made
+
+search = runpy.run_path(str(Path(__file__).parents[2] / "examples/private_search.py"))
+draw_runs, selection_epsilon = search["draw_runs"], search["selection_epsilon"]
 
 
 def test_draws_have_the_law() -> None:
@@ -78,16 +82,10 @@ def test_calibrated_noise_meets_the_target_and_costs_less_than_composition() -> 
     one = Step(1.0, FullBatch(), "add-remove", "discrete-gaussian", steps=200)
 
     def cost(run: Step) -> Bracket:
-        return selection_epsilon(run, 1e-5, 10)
+        found: Bracket = selection_epsilon(run, 1e-5, 10)
+        return found
 
     found = calibrate_risk(cost, 2.0, one.with_noise).value
     assert 1.99 < cost(one.with_noise(found)).upper <= 2.0
     assert cost(one.with_noise(found * (1 - 2e-4))).upper > 2.0
     assert delta_of_history(one.with_noise(found) * 10, 2.0).lower > 1e-5
-
-
-@pytest.mark.parametrize("mean", [0.5, 1e5, math.nan, "8"])
-def test_a_mean_outside_its_range_is_refused(mean: float) -> None:
-    for ask in (lambda: draw_runs(mean, random.Random(1)), lambda: selection_epsilon(made(1.0), 1e-5, mean)):
-        with pytest.raises(ValueError, match=r"^mean_runs must be a finite number with 1 <= mean_runs <= "):
-            ask()

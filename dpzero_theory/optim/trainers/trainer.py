@@ -207,7 +207,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             Exception: any other exception of `make_private_with_epsilon`, `Run.step` or a callback.
         """
         if trial is not None:
-            raise ValueError("trial must be None: a search must pay for its runs together (privacy.selection)")
+            raise ValueError("trial must be None: a search must pay for its runs together (examples/private_search.py)")
         if self.is_fsdp_enabled or is_collective(self.model):
             raise ValueError("the Trainer does not shard: use torch's fully_shard and make_private_with_epsilon")
         require_honoured(self.args)

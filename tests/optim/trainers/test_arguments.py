@@ -319,7 +319,7 @@ def mislabelled(trainer: Any) -> None:
 @pytest.mark.parametrize(
     ("work", "said"),
     [
-        (lambda trainer: trainer.train(trial=object()), "trial must be None: .*privacy.selection"),
+        (lambda trainer: trainer.train(trial=object()), "trial must be None: .*private_search"),
         (sharded, "the Trainer does not shard: use torch's fully_shard"),
         (decayed, "weight_decay must be left at"),
         (mislabelled, "losses must be finite numbers .* got none for 12 of 12 .*no class"),
