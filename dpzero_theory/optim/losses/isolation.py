@@ -315,10 +315,10 @@ def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
         gap = _gap(found, expected)
         alike = look.invariant or (steady and sorted(seen.trace.operations) == sorted(first.trace.operations))
         if alike or not gap <= _rounding(seen, first):
-            size = largest(seen.values, first.values)
+            size, coarse = largest(seen.values, first.values), seen.trace.coarsest > 1e-6
             raise ValueError(
                 f"losses must give each record a number of its own; got one that changes by {gap:.1g} (of {size:.1g})"
-                f" {how}"
+                f" {how}{'; half precision may round so much: load the model in float32' if coarse else ''}"
             )
         rounding = max(rounding, gap)
 
