@@ -377,7 +377,7 @@ def _chosen(
         require_data(public_data, "public_data")
         own, others = (each.texts if isinstance(each, ByUser) else each for each in (data, public_data))
         if both := shared(own, others):
-            got = f"{len(both)} that data holds too, at {both[:5]}"
+            got = f"{len(both)} that data holds too, at {both[:5]} of public_data: leave them out"
             raise ValueError(f"public_data must hold no private records; got {got}")
         micro_batch, memory = given.get("micro_batch", 64), given.get("states_memory", 2.0)
         records, asked, join, _ = _evaluated(module, public_data, losses, collate, micro_batch, memory)

@@ -194,7 +194,7 @@ def test_the_page_on_settings_has_what_is_chosen() -> None:
 def test_shared_records_are_refused_before_any_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpzero_theory.optim.private.choose", lambda *unused, **named: pytest.fail("it searched"))
     with pytest.raises(
-        ValueError, match=r"^public_data must hold.*; got 400 that data holds too, at \[0, 1, 2, 3, 4\]$"
+        ValueError, match=r"^public_data must .*; got 400 that data holds too, at \[0, 1, 2, 3, 4\] of .*out$"
     ):
         make_private_with_epsilon(model(), losses, PRIVATE, folder=tmp_path / "run", public_data=PRIVATE, **GOAL)
 
@@ -256,7 +256,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ({"settings": "best"}, r"settings must be one of auto; got 'best'"),
         (
             {"public_data": mixed},
-            r"public_data must hold no private records; got 3 that data holds too, at \[60, 61, 62\]",
+            r"public_data must hold no private records; got 3 that data holds too, at \[60, 61, 62\] of .*",
         ),
         ({"public_data": 3}, r"public_data must be a map-style data set.*"),
         ({"settings": None, "public_data": PUBLIC}, r"public_data must be left out without settings='auto'.*"),
