@@ -130,7 +130,7 @@ class Run:
             progress: whether to show on standard error how many steps are made and how long the others will take, and
                 at the end whether the run has learned. None shows this only in a terminal or a notebook.
             loss_at_start: a public guess of the mean loss before training, > 0. None stands for the mean loss of the
-                public records by which the settings were chosen, or for 2. If the estimated decrease of the loss
+                public records by which the settings were chosen, at least 2. If the estimated decrease of the loss
                 is far above it, a warning says that the run diverges (`verdict.Descent`).
 
         Raises:
@@ -176,7 +176,7 @@ class Run:
         if loss_at_start is not None:
             return loss_at_start
         known = self.public[1] if self.public is not None else 0.0
-        return known if 0 < known < math.inf else LOSS_AT_START
+        return max(known, LOSS_AT_START) if known < math.inf else LOSS_AT_START
 
     def descent(self, loss_at_start: float | None = None) -> Descent:
         """Return a `Descent` that has taken in all steps made so far. Its property `verdict` says whether the run
