@@ -322,8 +322,8 @@ def _large(parts: Parts, z: float, span: tuple[float, float], count: int, left: 
     each += left + max(law.infinite for law, _ in parts) + 1e-9
     if not (mass := float(np.sum(upper))) + each < 0.1:
         raise OverflowError("losses that are not seldom large")
-    # Upper bounds let a release with a large loss have a small one besides. They stay upper bounds if the large loss is
-    # raised by `more`, minus the log of the least probability of a small one, and counts e^more times (Jensen).
+    # A release has a large loss or a small one; upper bounds treat it as if a release with a large loss had a small one
+    # too. By Jensen they stay upper bounds if large losses grow by `more` and their probabilities by the factor e^more.
     more = -math.log1p(-each)
     q *= np.exp(-at * width) * (1 + 4 * UNIT * (1 + span[1]))
     seen, known = upper > 0, (p > 0) & (q > 0)
