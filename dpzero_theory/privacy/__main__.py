@@ -10,7 +10,6 @@ The noise multiplier is the standard deviation of the noise on the sum of a batc
 
 import argparse
 import json
-import math
 import sys
 import time
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from dpzero_theory.privacy.calibration import LARGEST_EPSILON
 from dpzero_theory.privacy.certificate import privacy_certificate
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.risk import advantage, true_positive_rate
-from dpzero_theory.privacy.sampling import SAMPLINGS, RandomAllocation, sampling_of
+from dpzero_theory.privacy.sampling import SAMPLINGS, sampling_of
 from dpzero_theory.privacy.solve import solved
 from dpzero_theory.privacy.step import Step, step_of, steps_in
 
@@ -140,9 +139,7 @@ def _answer(sought: str, given: dict[str, Any]) -> tuple[dict[str, Any], Step]:
     rates = [None if None in (of["n"], of["batch"]) else of["batch"] / of["n"] for of in (given, whole)]
     words = {"sampling": given["sampling"], "sample_rate": rates[1], "relation": given["relation"]}
     unit = step_of(whole["noise_multiplier"], whole["steps"], **words)
-    change, cost = unit.sampling.largest_change(unit.relation), unit.cost()
-    # True if mu of Gaussian privacy is known: exactly without sampling, an upper bound for random allocations
-    known = cost.closed or isinstance(unit.sampling, RandomAllocation)
+    change = unit.sampling.largest_change(unit.relation)
     reached = {name: whole[name] for name in ("epsilon", "delta", "n", "group")}
     answer: dict[str, Any] = {
         "inputs": {**{name: given[name] for name in _FLAGS}, **words, "sample_rate": rates[0], "group": given["group"]},
@@ -152,7 +149,6 @@ def _answer(sought: str, given: dict[str, Any]) -> tuple[dict[str, Any], Step]:
         "method": bracket.method,
         "sensitivity": change,
         "noise_over_sensitivity": unit.noise / change,
-        "gdp": (math.sqrt(cost.unamplified) or None) if known else None,
         "notes": list(dict.fromkeys([*bracket.notes, *weak(**reached)])),
         "seconds": seconds,
     }

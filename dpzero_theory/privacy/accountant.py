@@ -270,7 +270,7 @@ def _links(history: Sequence[Step], size: int, n: int | None) -> list[Step]:
             if size > n - batch:
                 rule = f"group must be at most n - B = {n - batch} with batches of {batch} of {n} records"
                 raise ValueError(f"{rule}, add-remove; got {size}")
-            part = replace(part, sampling=kind.at(batch / (n - size + 1)))
+            part = replace(part, sampling=replace(kind, sample_rate=batch / (n - size + 1)))
         parts.append(part)
     return parts
 

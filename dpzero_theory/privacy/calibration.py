@@ -87,13 +87,9 @@ def calibrate(
 
 
 def calibrated(made: Step, epsilon: float, target_delta: float, group: int = 1, n: int | None = None) -> Bracket:
-    """Finds the smallest noise multiplier with which the steps `made`, whose own multiplier is ignored, meet the target
-    (`epsilon`, `target_delta`). Neighbouring data sets differ in up to `group` records, 1 <= group <= n. `n` is the
-    number of records of the larger data set, or None if unknown; it is needed only for groups in fixed-size batches
-    under "add-remove". `epsilon` is above 0, and at most 10^4 with sampled batches; `target_delta` is in [1e-30, 1), or
-    0 for noise that is private without a delta, such as Laplace noise. Returns a `Bracket` around the exact multiplier,
-    whose `value` equals `upper`, with which the target is certainly met. Raises ValueError for an argument outside its
-    range (called target_epsilon and target_delta in messages), PreconditionError if every multiplier meets it."""
+    """Finds what `calibrate` finds, for the steps `made`, whose own multiplier is ignored. The other arguments, their
+    ranges and the result are those of `calibrate`, with `target_delta` for its delta; messages call the two targets
+    target_epsilon and target_delta."""
     check.real("target_epsilon", epsilon, above=0, at_most=_BEYOND)
     delta = check.real("target_delta", target_delta, at_least=0, below=1)
     loud = Group(made.with_noise(_LOUD), group, n)
@@ -163,13 +159,7 @@ def _guess(made: Step, epsilon: float, delta: float) -> float:
 
 
 def _least_noise(
-    deltas: _Deltas,
-    epsilon: float,
-    target: float,
-    start: float,
-    share: float = _SHARE,
-    least: float = 0.0,
-    floor: float = 0.0,
+    deltas: _Deltas, epsilon: float, target: float, start: float, share: float, least: float, floor: float
 ) -> Bounds | None:
     """Returns bounds on the noise multiplier at which delta at `epsilon` > 0 equals `target` > 0. With the multiplier
     `upper` the upper bound on delta is at most the target. With `lower` the lower bound on delta is above the target,

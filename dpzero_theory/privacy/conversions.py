@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.accountant import cost_of, delta_of_history, epsilon_of_history
-from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy.accountant import Group, delta_of_history, epsilon_of_history
+from dpzero_theory.privacy.bracket import Bounds, Bracket
 from dpzero_theory.privacy.laws.gaussian import Gaussian as GaussianLaw
 from dpzero_theory.privacy.mechanism import MECHANISMS, DiscreteGaussian, Gaussian
 from dpzero_theory.privacy.step import Steps, steps_of
@@ -49,9 +49,8 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
     """
     a = check.real("order", order, above=1)
     made = steps_of(history)
-    cost_of(made)
+    run = Group(made)
     lower, upper = np.zeros(2), np.zeros(2)
-    closed = True
     for release in made:
         law, known = MECHANISMS[release.mechanism], release.cost()
         if any(known.zcdp):
@@ -63,7 +62,6 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
         if not (known_law and all(isinstance(part, GaussianLaw) for part in laws)):
             rule = "history must have Gaussian noise and batches whose divergences are known"
             raise ValueError(f"{rule}; got sampling {release.sampling.word} and mechanism {release.mechanism}")
-        closed &= cost.closed
         apart = cost.ratio * (2 * a - 1) / (a - 1)
         for way, (total, parts, end) in itertools.product((0, 1), ((lower, cost.below, 0), (upper, cost.above, 1))):
             known_moments = [(part, count) for part, count in parts[way] if isinstance(part, GaussianLaw)]
@@ -75,21 +73,19 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
             total[way] += a * cost.squares[1 - end] / 2 + (2 * end - 1) * apart + moment / (a - 1)
     high = float(upper.max()) * (1 + _MOMENT_ROUNDING)
     low = min(max(float(lower.max()) * (1 - _MOMENT_ROUNDING), 0.0), high)
-    return Bracket(low, high, high, "closed form" if closed else "grid")
+    return run.bracket(Bounds(low, high))
 
 
-def trade_off(history: Steps, type_one: ArrayLike, *, points: int = 60) -> Array:
+def trade_off(history: Steps, type_one: ArrayLike) -> Array:
     """Returns a lower bound on the trade-off function f of a history. An attack that tells two neighbouring data sets
     apart, with type I error a, has a type II error of at least f(a).
 
-    The bound is the largest of 0, 1 - delta(epsilon) - e^epsilon a, and e^-epsilon (1 - delta(epsilon) - a) over
-    `points` values of epsilon, with upper bounds on delta(epsilon) (Dong, Roth and Su, Proposition 2.12). 60 values
-    give a bound close to f.
+    The bound is the largest of 0, 1 - delta(epsilon) - e^epsilon a, and e^-epsilon (1 - delta(epsilon) - a) over 60
+    values of epsilon, with upper bounds on delta(epsilon) (Dong, Roth and Su, Proposition 2.12). It is close to f.
 
     Args:
         history: steps such as `step * 1000`, all with one relation.
         type_one: type I errors a in [0, 1], an array of any shape.
-        points: the number of values of epsilon, >= 2. More take longer and raise the bound a little.
 
     Returns:
         The lower bound on f(a) at each a, in an array of the shape of `type_one`.
@@ -99,10 +95,9 @@ def trade_off(history: Steps, type_one: ArrayLike, *, points: int = 60) -> Array
             1e-12 at every epsilon, as for an (epsilon, delta)-private step with a larger delta.
     """
     a = check.real_array("type_one", type_one, at_least=0, at_most=1)
-    count = check.integer("points", points, at_least=2)
     top = epsilon_of_history(history, 1e-12).upper
     best = np.zeros_like(a)
-    for epsilon in np.concatenate([[0.0], np.geomspace(1e-3, 1.0, count - 1) * max(top, 1e-9)]):
+    for epsilon in np.concatenate([[0.0], np.geomspace(1e-3, 1.0, 59) * max(top, 1e-9)]):
         spent = delta_of_history(history, float(epsilon)).upper
         with np.errstate(divide="ignore"):
             best = np.maximum(best, 1 - spent - np.exp(np.minimum(np.log(a) + epsilon, _LARGEST_LOG)))

@@ -558,9 +558,7 @@ def epsilon_bounds(
         delta: the delta in [1e-30, 1) of the upper bound, which is infinite if no such epsilon is known.
         lower_at: the delta >= `delta` of the lower bound, or None for `delta`. A larger one serves callers whose steps
             have the laws' probabilities only up to a factor.
-        wanted: the search for narrower bounds ends at this relative width, or when more work hardly helps.
-        ends: the bounds that the caller uses, "both", "lower" or "upper"; an unused one may be wide.
-        known: an epsilon with which the caller takes the maximum; bounds below it stay wide.
+        wanted, ends, known: as in `delta_bounds`, for epsilon.
     """
     makes = [_root(parts, delta, lower_at or delta, wanted) for parts in compositions]
     return _largest(makes, wanted, ends, known, lambda _: False)

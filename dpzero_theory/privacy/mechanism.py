@@ -118,16 +118,17 @@ class Mechanism(ABC):
         target so large that the multiplier is below the smallest that can be accounted."""
         return None
 
-    @abstractmethod
     def scale(self, noise_multiplier: float, levels: int) -> float:
         """Returns the parameter to pass to `draw`, in the units of the sum, for a noise multiplier and a clip of
         `levels` units. It is the standard deviation of Gaussian noise, the sigma of exp(-x^2/(2 sigma^2)) on integers,
-        or the b of exp(-|x|/b) for Laplace noise. For noise on integers it is rounded up to an integer."""
+        or the b of exp(-|x|/b) for Laplace noise. For noise on integers it is rounded up to an integer.
+        Raises ValueError for a law that is only accounted."""
+        raise ValueError(f"mechanism must be one that is drawn; got {self.name}, which is only accounted")
 
-    @abstractmethod
     def draw(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> NDArray[Any]:
         """Draws an array of noise of this `shape` with the parameter `scale`, using random bits of `source`. Its dtype
         is float64, or int64 for noise on integers."""
+        raise ValueError(f"mechanism must be one that is drawn; got {self.name}")
 
 
 class Gaussian(Mechanism):
@@ -346,8 +347,7 @@ def _release_epsilon(noise_multiplier: float, sample_rate: float, *, replaced: b
     # e^a. So with Poisson batches of rate q epsilon is log(1 + q (e^a - 1)); if neighbours differ in a record that is
     # replaced by another, it is log(1 + q (e^a - 1)) - log(1 - q (1 - e^-a)). Some data attain it. It is raised by
     # 1e-12 of it for rounding.
-    a = 1 / check.real("noise_multiplier", noise_multiplier, at_least=1e-300)
-    q = check.real("sample_rate", sample_rate, above=0.0, at_most=1.0)
+    a, q = 1 / check.real("noise_multiplier", noise_multiplier, at_least=1e-300), sample_rate
     if q < 1 and a > _LARGEST:
         raise ValueError(f"noise_multiplier must be at least 1/{_LARGEST:g} with sampling; got {noise_multiplier!r}")
     more = a if q == 1 else math.log1p(q * math.expm1(a))

@@ -170,7 +170,4 @@ class SeededNoise(NoiseSource):
 
 
 def _shape(size: _Size) -> tuple[int, ...]:
-    if isinstance(size, tuple) and all(type(entry) is int and entry >= 0 for entry in size):
-        return size
-    sizes = size if isinstance(size, tuple) else (size,)
-    return tuple(integer("size", entry, at_least=0) for entry in sizes)
+    return size if isinstance(size, tuple) else (size,)

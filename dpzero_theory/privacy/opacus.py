@@ -16,7 +16,6 @@ from opacus.accountants.accountant import IAccountant
 
 from dpzero_theory import check
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.step import Step, step_of
 
 _Entry = tuple[float, float, int]  # of an Opacus accountant's history: noise multiplier, sample rate, number of steps
@@ -25,15 +24,9 @@ _Entry = tuple[float, float, int]  # of an Opacus accountant's history: noise mu
 class CertifiedAccountant(IAccountant):  # type: ignore[misc]
     """An Opacus accountant whose epsilon is an upper bound with all errors of its computation included.
 
-    Neighbours differ by one additional record: the class attribute `relation` is `Relation.ADD_REMOVE`. To use another
-    relation, write a subclass that sets `relation` and returns another name from `mechanism`, and call Opacus's
-    `register_accountant(name, subclass)`.
-
     Attributes:
         history: a list of tuples (noise multiplier, sample rate, number of steps), one for each run of equal steps.
     """
-
-    relation = Relation.ADD_REMOVE
 
     def __init__(self) -> None:
         self.history: list[_Entry] = []
@@ -77,7 +70,7 @@ class CertifiedAccountant(IAccountant):  # type: ignore[misc]
         return epsilon_of_history([self._steps(*entry) for entry in self.history], delta).value
 
     def _steps(self, noise: float, rate: float, steps: int) -> Step:
-        return step_of(noise, steps, sampling="poisson", relation=self.relation, sample_rate=rate)
+        return step_of(noise, steps, sampling="poisson", relation="add-remove", sample_rate=rate)
 
 
 register_accountant(CertifiedAccountant.mechanism(), CertifiedAccountant)

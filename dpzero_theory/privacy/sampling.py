@@ -119,10 +119,6 @@ class Sampling:
         """The number of records from which batches must be drawn, or None if any number is allowed."""
         return None
 
-    def at(self, sample_rate: float) -> Self:
-        """Returns a copy with the given sample rate. Raises ValueError for a rate that this sampling cannot have."""
-        return replace(self, sample_rate=sample_rate)
-
     def require(self, relation: Relation) -> None:
         """Raises ValueError if the accountant knows no bound for this sampling under `relation`."""
 
@@ -433,7 +429,9 @@ class FixedSize(Sampling):
     def group_amplified(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost:
         if relation is Relation.ADD_REMOVE:  # a bound is known only for changing one record after another
             return UNKNOWN
-        return self.at(min(size * self.sample_rate, 1.0)).cost(noise / size, steps, relation).bounding()
+        return (
+            replace(self, sample_rate=min(size * self.sample_rate, 1.0)).cost(noise / size, steps, relation).bounding()
+        )
 
     def note(self, relation: Relation) -> str:
         return "" if relation is Relation.ADD_REMOVE else super().note(relation)
@@ -499,9 +497,6 @@ class Shuffled(FixedOrder):
 
     def chance(self, steps: int) -> float:
         return min(steps, _epoch(self.sample_rate)) * self.sample_rate
-
-    def batch_size(self, n: int) -> int:
-        return FixedSize(self.sample_rate).batch_size(n)
 
 
 _LONG_BLOCK = 2000  # Blocks of so many steps or more are accounted as if none had one step more than the others.
@@ -571,10 +566,6 @@ class RandomAllocation(Sampling):
         if self.taken == 1:
             return min(steps / self.epoch, 1.0)
         return 1 - math.prod(max(1 - steps / (self.epoch - i), 0.0) for i in range(min(self.taken, self.epoch)))
-
-    def note(self, relation: Relation) -> str:
-        said = "; both ends are certified, the exact number is in between" if self.taken > 1 else ""
-        return super().note(relation) + said
 
     def batch_size(self, n: int) -> None:
         # A batch has q n records on average only if an epoch has exactly taken/q steps.

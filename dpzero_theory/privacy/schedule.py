@@ -11,8 +11,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from dpzero_theory.check import integer
-
 Indices = NDArray[np.int64]  # of a batch's records, ascending
 SECRET_BYTES = 32  # the length of the secret from which a run's batches are made
 _BLOCK = 2**16  # the number of bytes of the stream that one call of SHAKE-256 makes
@@ -23,8 +21,6 @@ _TABLE_CELLS = 2**24  # the most entries of the table that `_subsets` fills at o
 # `label` give independent bits from one secret.
 class _Bits:
     def __init__(self, secret: bytes, label: str) -> None:
-        if len(secret) != SECRET_BYTES:
-            raise ValueError(f"secret must be {SECRET_BYTES} bytes; got {len(secret)}")
         self._start = secret + f"dpzero_theory {label} ".encode()
         self._count, self._left = 0, b""
 
@@ -71,14 +67,12 @@ def allocation(secret: bytes, n: int, epoch: int, taken: int) -> Callable[[int],
         secret: 32 bytes that determine all batches.
         n: the number of records. The steps of each record are drawn independently, and anew in each epoch.
         epoch: the number of steps of an epoch.
-        taken: the number of steps of an epoch that use a given record, 1 <= taken <= epoch; else ValueError.
+        taken: the number of steps of an epoch that use a given record, 1 <= taken <= epoch.
 
     Returns:
         A function from the number of a step, counted from 0 over all epochs, to the ascending record indices of its
         batch. It keeps the batches of one epoch in memory.
     """
-
-    integer("taken", taken, at_most=epoch)
 
     @lru_cache(maxsize=1)
     def batches(number: int) -> list[Indices]:

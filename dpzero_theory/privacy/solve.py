@@ -81,7 +81,7 @@ def solved(sought: str, *, group: int = 1, **given: Any) -> Bracket:
         return found
 
     def drawn(batch: int, n: int) -> Group:
-        return Group(replace(unit, sampling=unit.sampling.at(batch / n)), group, n)
+        return Group(replace(unit, sampling=replace(unit.sampling, sample_rate=batch / n)), group, n)
 
     if sought == "batch":
         most = max(min(math.floor(n * most_rate + 1e-9), n - kept), 1)

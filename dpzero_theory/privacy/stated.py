@@ -47,12 +47,6 @@ class _Stated(Mechanism):
     def cost(self, step: StepLike, size: int = 1, n: int | None = None) -> Cost:
         return self._known(step) if size == 1 else UNKNOWN
 
-    def scale(self, noise_multiplier: float, levels: int) -> float:
-        raise ValueError(f"mechanism must be one that is drawn; got {self.name}, which is only accounted")
-
-    def draw(self, source: object, scale: float, shape: tuple[int, ...]) -> Any:
-        return self.scale(scale, 1)
-
 
 def _registered(family: str, numbers: Any, known: Callable[[StepLike], Cost], count: int, relation: str) -> Step:
     # The mechanism's name is the family and its numbers, such as zcdp:0.1,0.0 for `concentrated(0.1, 0.0)`. `known`

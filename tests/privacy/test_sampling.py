@@ -97,7 +97,7 @@ def test_what_can_be_run_is_what_draws():
     for word in WORDS:
         sampling = sampling_of(word, 1.0 if word == "full" else 0.25)
         if sampling.runnable:
-            whole = sampling if word in SETS else sampling.at(1.0)
+            whole = sampling if word in SETS else replace(sampling, sample_rate=1.0)
             batch = whole.drawer(random.Random(1), bytes(32), 8)(0)
             assert word in SETS or batch.tolist() == list(range(8))
         if not sampling.runnable or sampling.lasting:
