@@ -83,6 +83,8 @@ class Step:
         count = check.integer("steps", steps)
         return History([replace(self, steps=count)]) if self.steps == 1 else History([self]) * count
 
+    __rmul__ = __mul__
+
     def __add__(self, other: "Step | History") -> "History":
         return History((self, *steps_of(other)))
 
@@ -127,7 +129,9 @@ def step_of(noise_multiplier: float, steps: int = 1, **words: Unpack[Words]) -> 
     Args:
         noise_multiplier: s > 0, the parameter of the noise on a batch's sum, divided by the clip (`Step.noise`).
         steps: the number of equal steps, >= 1.
-        words: sampling, relation and, where they are not the default, the others of `Words`.
+        words: sampling, a `Sampling` or its name, such as "random-allocation:2"; relation, such as "add-remove";
+            mechanism, the noise law, by default "gaussian"; coordinates, the number of values per record that are
+            released, by default 1; and with a name other than "full" sample_rate, in (0, 1].
 
     Raises:
         ValueError: an argument is unknown, missing or wrong; the message names it.
@@ -159,6 +163,11 @@ class History(Sequence[Step]):
             merged.append(part)
         self._parts = tuple(merged)
 
+    @property
+    def steps(self) -> int:
+        """The total number of steps."""
+        return sum(part.steps for part in self._parts)
+
     def __getitem__(self, index: int) -> Step:  # type: ignore[override]  # a history has no slices
         return self._parts[index]
 
@@ -168,11 +177,22 @@ class History(Sequence[Step]):
     def __add__(self, other: "Step | History") -> "History":
         return History((*self, *steps_of(other)))
 
+    def __radd__(self, other: Step) -> "History":
+        return History((*steps_of(other), *self))
+
     def __mul__(self, times: int) -> "History":
         count = check.integer("steps", times)
         if len(self) == 1 and not self[0].sampling.scheduled:
             return History([replace(self[0], steps=self[0].steps * count)])
         return History(self._parts * count)
+
+    __rmul__ = __mul__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, History) and self._parts == other._parts
+
+    def __hash__(self) -> int:
+        return hash(self._parts)
 
     def __repr__(self) -> str:
         return " + ".join(f"{replace(part, steps=1)} * {part.steps}" for part in self._parts) or "History()"
