@@ -37,9 +37,7 @@ _FLAGS = {  # the flag of each of the six numbers, by its name; the command find
 
 def _parser() -> Parser:
     parser = Parser(
-        "dpzero_theory.privacy",
-        __doc__,
-        aliases={"target_epsilon": "--epsilon", "target_delta": "--delta"},
+        "dpzero_theory.privacy", __doc__, aliases={"target_epsilon": "--epsilon", "target_delta": "--delta"}
     )
     add = parser.add_argument_group("the question: the one that is left out is found").add_argument
     add("--epsilon", type=number(above=0.0, at_most=LARGEST_EPSILON), help="the target, > 0")

@@ -340,10 +340,7 @@ def _cost_epsilon(cost: Cost, delta: float, *, wanted: float = 1e-4, ends: Ends 
 
 
 def _bounds(
-    cost: Cost,
-    ends: Ends,
-    composed: Callable[[list[Parts], Ends], Bounds],
-    plain: Callable[[float, int], float],
+    cost: Cost, ends: Ends, composed: Callable[[list[Parts], Ends], Bounds], plain: Callable[[float, int], float]
 ) -> Bounds:
     """Returns bounds on a number, either the delta of a cost at a given epsilon or its epsilon at a given delta. A
     bound that is not among the `ends` that the caller uses is true but may be trivial. `composed(compositions, ends)`
@@ -382,10 +379,7 @@ def _integral_epsilon(parts: Parts, delta: float, lower_at: float) -> Bounds | N
 
 
 def _largest(
-    integral: Callable[[Parts], Bounds | None],
-    gridded: Callable[..., Bounds],
-    compositions: list[Parts],
-    ends: Ends,
+    integral: Callable[[Parts], Bounds | None], gridded: Callable[..., Bounds], compositions: list[Parts], ends: Ends
 ) -> Bounds:
     """Returns bounds on the largest delta, or the largest epsilon, of several compositions of releases with known
     `Law`s. The caller uses only the bounds named by `ends`: "lower", "upper" or "both". `integral` bounds the delta (or

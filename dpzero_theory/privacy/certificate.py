@@ -24,7 +24,7 @@ _BATCHES = ("full", "poisson", "cyclic-poisson")  # the samplings that the check
 _NOISE_LAWS = ("gaussian", "discrete-gaussian", "laplace")  # the noise laws that the checker knows
 
 
-def privacy_certificate(history: Steps, delta: float, *, room: float = _ROOM) -> dict[str, Any]:
+def privacy_certificate(history: Steps, delta: float) -> dict[str, Any]:
     """Returns a certificate that a history is (epsilon, delta)-differentially private, as a dictionary to be written as
     JSON. The command `python -m dpzero_theory.privacy.checker FILE` verifies the file without any code of this module.
 
@@ -33,26 +33,23 @@ def privacy_certificate(history: Steps, delta: float, *, room: float = _ROOM) ->
             cyclic Poisson. Noise must be "gaussian", "discrete-gaussian" or "laplace", with a multiplier above 1/16 and
             at most 1e6.
         delta: above 1e-30, at most 1/2.
-        room: the relative amount, from 1e-5 to 1, by which the stated epsilon exceeds the upper bound of
-            `epsilon_of_history`. The stated epsilon is at least 1e-3 and rounded up to six digits. The checker's time
-            grows as 1/sqrt(room).
 
     Returns:
         A dictionary: `history` describes each sequence of equal steps in words and numbers; `statement` has the epsilon
-        and delta to be confirmed; `bracket` has the accountant's lower and upper bound on epsilon at this delta;
+        and delta to be confirmed, an epsilon of at least 1e-3 that is a thousandth above the accountant's upper bound
+        and rounded up to six digits; `bracket` has the accountant's lower and upper bound on epsilon at this delta;
         `method` and `version` say how they were computed; `format` names the file format.
 
     Raises:
         ValueError: the checker does not know such a history, or an argument is outside its range.
     """
     check.real("delta", delta, above=1e-30, at_most=0.5)
-    check.real("room", room, at_least=1e-5, at_most=1)
     releases = steps_of(history)
     if not 1 <= len(releases) <= 100:
         raise ValueError(f"history must have 1 to 100 parts to be checked; got {len(releases)}")
     parts = [_part(release) for release in releases]
     found = epsilon_of_history(releases, delta)
-    stated = max(found.upper * (1 + room), _LEAST_EPSILON)
+    stated = max(found.upper * (1 + _ROOM), _LEAST_EPSILON)
     if not stated <= _MOST_EPSILON:
         raise ValueError(f"history must cost an epsilon of at most {_MOST_EPSILON:g} to be checked; got {stated:g}")
     digits = 10.0 ** (5 - math.floor(math.log10(stated)))

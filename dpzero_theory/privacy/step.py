@@ -56,14 +56,9 @@ class Step:
     if TYPE_CHECKING:
 
         def __init__(
-            self,
-            noise: float,
-            sampling: Sampling,
-            relation: Relation | str,
-            mechanism: str = "gaussian",
-            coordinates: int = 1,
-            steps: int = 1,
-        ) -> None: ...
+            self, noise: float, sampling: Sampling, relation: Relation | str, mechanism: str = "gaussian",
+            coordinates: int = 1, steps: int = 1,
+        ) -> None: ...  # fmt: skip
 
     def __post_init__(self) -> None:
         law = MECHANISMS[self.mechanism]
@@ -129,9 +124,7 @@ def step_of(noise_multiplier: float, steps: int = 1, **words: Unpack[Words]) -> 
     Args:
         noise_multiplier: s > 0, the parameter of the noise on a batch's sum, divided by the clip (`Step.noise`).
         steps: the number of equal steps, >= 1.
-        words: sampling, a `Sampling` or its name, such as "random-allocation:2"; relation, such as "add-remove";
-            mechanism, the noise law, by default "gaussian"; coordinates, the number of values per record that are
-            released, by default 1; and with a name other than "full" sample_rate, in (0, 1].
+        words: the arguments sampling, relation, mechanism, coordinates and sample_rate, as `Words` describes them.
 
     Raises:
         ValueError: an argument is unknown, missing or wrong; the message names it.
@@ -176,9 +169,6 @@ class History(Sequence[Step]):
 
     def __add__(self, other: "Step | History") -> "History":
         return History((*self, *steps_of(other)))
-
-    def __radd__(self, other: Step) -> "History":
-        return History((*steps_of(other), *self))
 
     def __mul__(self, times: int) -> "History":
         count = check.integer("steps", times)
