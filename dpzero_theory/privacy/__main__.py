@@ -57,10 +57,8 @@ def _parser() -> Parser:
         help="how batches are drawn; needed with --batch. B: the largest batch, or groups that take turns. K: steps of"
         " an epoch that a record is in",
     )
-    neighbours = f"which data sets are neighbours (default: {_RELATION})"
-    add("--relation", choices=tuple(Relation), help=neighbours)
-    size = "records in which neighbours differ: a user's at most"
-    add("--group", type=integer(at_most=10**6), default=1, help=size)
+    add("--relation", choices=tuple(Relation), help=f"which data sets are neighbours (default: {_RELATION})")
+    add("--group", type=integer(at_most=10**6), default=1, help="records in which neighbours differ: a user's at most")
     parser.add_argument("--format", choices=("table", "json"), default="table")
     parser.add_argument("--risk", action="store_true", help="say what the best attack on one record gains, too")
     written = "write the answer as a privacy certificate, for `python -m dpzero_theory.privacy.checker FILE`"

@@ -455,8 +455,10 @@ def dominating_pairs(
             bounds exceed the exact numbers by a share that falls as its square.
 
     Raises:
-        OverflowError: the grid would be too long, as with a noise multiplier below 0.1.
+        OverflowError: the noise multiplier is below 0.1, or the grid would be too long.
     """
+    if noise < LEAST_EPOCH_NOISE:
+        raise OverflowError("the noise is too little for the grid")
     if replaced:
         loss = _losses(noise, epoch, released, reach, near, ratio)
         heights = loss, divergences(noise, epoch, released, loss, ratio, released * float(ndtr(-reach)))
