@@ -139,7 +139,7 @@ def make_private_with_epsilon(
     budget = {name: target[name] for name in ("target_epsilon", "target_delta")}
     run = make_private(module, losses, data, Plan.for_target(n=len(data), **target), folder=folder, **budget, **how)
     if public is not None:
-        run.public = public.loss, public.loss()
+        run.public = public.losses, public.losses()
     return run
 
 

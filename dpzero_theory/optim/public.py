@@ -37,6 +37,7 @@ _MOST, _FEW, _FEWEST_STEPS, _FEWEST_ROWS, _LEAST_ROWS = 256, 8, 30, 64, 16
 """The most public records that are read; how many of them choose the smoothing; the fewest steps of a short run, which
 tries a step size on public records; the fewest records in it, if there are so many (it learns fewer by heart); and the
 fewest if there is no time for three such runs."""
+_WORST = 3.0  # The largest mean loss, in units of that at the start, after a short run whose step size may be chosen
 _SURE = 3.0
 """A smoothing is large enough if the run need not warn even of this many times the rounding seen on public records."""
 _COARSE = 0.1
@@ -191,10 +192,10 @@ class Public:
         At step t of T a run has the step size f sqrt(1000/T) (1 - t/T)/norm^2, where norm is the median norm of a
         record's gradient. A short run has 30 to 300 steps, but at most as many as `plan`, the private run's, and the
         noise of plan_of(T), the plan with T steps for the same epsilon. Its loss is that of public records on which it
-        does not train, infinite if it diverges. The first f is `guess`, the second what the first run's descent
-        suggests. From the better one (the smaller if both diverge, the second if there is no time for it) f goes up and
-        down by factors of sqrt(10) while the loss falls. Returns None if there is no time for the first: no run begins
-        that would end after a minute of choosing.
+        does not train, infinite if it diverges or the mean loss more than triples. The first f is `guess`, the second
+        what the first run's descent suggests. From the better one (the smaller if both diverge, or there is no time for
+        the second) f goes up and down by factors of sqrt(10) while the loss falls. Returns None if there is no time for
+        the first: no run begins that would end after a minute of choosing.
         """
         cost = self._rule.points(plan.directions_per_step) * self.seconds
         most = min(plan.steps, 10 * _FEWEST_STEPS)
@@ -223,7 +224,7 @@ class Public:
         if not found:
             return None
         at(said := round(2 * math.log10(found[0][1])))
-        best = min(found, key=lambda power: (at(power), power)) if said in found else said
+        best = min(found, key=lambda power: (at(power), power)) if said in found else min(said, 0)
         for way in (1, -1):
             while at(best + way) < at(best):
                 best += way
@@ -257,10 +258,11 @@ class Public:
         # each step, with the noise of the averages that `plan` releases and a step size that falls evenly from `first`
         # to 0. The caller puts the weights back. Returns a value to minimise, and a factor for `first` in the next try.
         # The value: the mean of l/(l + L), where l is the loss at the end of a record outside `rows` (every second one
-        # that was read) and L the mean loss at the start; infinity if a loss is not finite or the verdict is
-        # "diverges". The factor: L over the descent (the first-order estimate of how far the loss fell), from 1/1000 to
-        # 1000, if the verdict is "diverges" or "stands still" and the descent exceeds its error; otherwise 1. If L is
-        # not above 0, as with rewards, the mean of l, with no regard to the verdict, and 1.
+        # that was read) and L the mean loss at the start. It is infinite if a loss is not finite, if their mean is
+        # above 3 L (a run may be right more often and far too sure where it is wrong), or if the verdict is "diverges".
+        # The factor: L over the descent (the first-order estimate of how far the loss fell), from 1/1000 to 1000, if
+        # the verdict is "diverges" or "stands still" and the descent exceeds its error; otherwise 1. If L is not above
+        # 0, as with rewards, the mean of l, with no regard to the verdict, and 1.
         release = plan.release.with_noise(plan.noise_multiplier * len(rows) / plan.expected_batch)
         falling = Falling(first, plan.steps)
         sizes = tuple(falling(step) for step in range(plan.steps))
@@ -274,7 +276,8 @@ class Public:
         other, found = self._rows[1::2], descent.verdict
         word = found.word if self._loss > 0 else "learns"
         losses = self._losses(other)
-        loss = self._mean(losses) if np.isfinite(losses).all() and word != "diverges" else math.inf
+        finite = np.isfinite(losses).all() and (self._loss <= 0 or losses.mean() <= _WORST * self._loss)
+        loss = self._mean(losses) if finite and word != "diverges" else math.inf
         wrong = word in ("diverges", "stands still") and found.descent > found.error
         return loss, min(max(self._loss / found.descent, 1e-3), 1e3) if wrong else 1.0
 
@@ -283,9 +286,9 @@ class Public:
         batches = map(self._evaluation.batch, np.array_split(rows, math.ceil(len(rows) / self.micro_batch)))
         return np.concatenate([self._evaluation.at(self._weights, [(0, 0.0)], one)[0] for one in batches])
 
-    def loss(self) -> float:
-        """Return the mean loss of the public records, at most 256 of them, at the module's present weights."""
-        found = float(self._losses(self._rows).mean())
+    def losses(self) -> Array:
+        """Return the losses of the public records, of at most 256 of them, at the module's present weights."""
+        found = self._losses(self._rows)
         self._weights.untrained.settle()
         return found
 

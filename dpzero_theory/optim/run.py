@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from dpzero_theory.check import integer, real
+from dpzero_theory.check import Array, integer, real
 from dpzero_theory.optim.files.transcript import Checkpoint, Header, Record, TranscriptError
 from dpzero_theory.optim.losses.evaluation import BatchSum
 from dpzero_theory.optim.plan import Plan
@@ -62,8 +62,8 @@ class Run:
         plan: the public settings of the run.
         weights, sums: the arguments.
         private: whether the noise and the batches come from the operating system; if False, they come from a seed.
-        public: None, or the pair of a function that returns the mean loss of public records at the present weights, and
-            its value before training.
+        public: None, or the pair of a function that returns the losses of public records at the present weights, an
+            array of shape (records,), and its result before training.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Run:
         self._paid = range(0)  # Indices of steps that were counted in advance, but not made yet
         self._position: int | None = None  # 1 + the index of the last step that moved the weights; None if unknown
         self._current = False  # Whether every step in the file has moved the weights
-        self.public: tuple[Callable[[], float], float] | None = None
+        self.public: tuple[Callable[[], Array], Array] | None = None
 
     def step(self) -> Record:
         """Make one step, and return a `Record`: the step's index and the noisy sums by which it has moved the weights.
@@ -162,20 +162,22 @@ class Run:
         self._ranks.require_same("weights must be the same", self.weights.fingerprint)
 
     def conclude(self, descent: Descent, *, shown: bool) -> None:
-        """Print the verdict on `descent` to standard error if `shown`, and how the public records' loss has changed if
-        settings="auto" has chosen the settings by public records."""
+        """Print the verdict on `descent` to standard error if `shown`, and how the public records' losses have changed
+        if settings="auto" has chosen the settings by public records."""
         if shown:
             print(descent.verdict, file=sys.stderr)
         if self.public is not None:
-            loss, before = self.public
-            after = loss()
-            worse = "" if after <= before else ", so this run has made the model worse"
-            print(f"mean loss of public records: {before:.4g} before, {after:.4g} after{worse}", file=sys.stderr)
+            losses, before = self.public
+            after = losses()
+            lower, means = float((after < before).mean()), (float(before.mean()), float(after.mean()))
+            worse = "" if means[1] <= means[0] or lower > 0.5 else ", so this run has made the model worse"
+            told = f"mean loss of public records: {means[0]:.4g} before, {means[1]:.4g} after"
+            print(f"{told}, lower for {lower:.0%} of them{worse}", file=sys.stderr)
 
     def _guess(self, loss_at_start: float | None) -> float:
         if loss_at_start is not None:
             return loss_at_start
-        known = self.public[1] if self.public is not None else 0.0
+        known = float(self.public[1].mean()) if self.public is not None else 0.0
         return max(known, LOSS_AT_START) if known < math.inf else LOSS_AT_START
 
     def descent(self, loss_at_start: float | None = None) -> Descent:

@@ -149,7 +149,9 @@ def test_a_run_says_whether_public_records_have_gained(tmp_path: Path, capsys: p
         with warnings.catch_warnings(action="ignore"):
             run.run()
         run.close()
-        assert ("so this run has made the model worse" in capsys.readouterr().err) is worse
+        told = capsys.readouterr().err
+        assert ("so this run has made the model worse" in told) is worse
+        assert "% of them" in told
 
 
 def test_time_that_no_length_saves_does_not_shorten_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,6 +235,37 @@ def test_the_smoothing_is_not_rounded_below_the_least(tmp_path: Path, monkeypatc
     run = make_private_with_epsilon(model(), losses, PRIVATE, folder=tmp_path / "run", public_data=PUBLIC, **GOAL)
     assert run.plan.smoothing >= 1.22e-2
     run.close()
+
+
+def test_a_step_size_that_was_not_tried_is_not_above_the_one_that_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen, factor = [], measured.Public.factor
+
+    def tried(*unused: Any) -> tuple[float, float]:
+        monkeypatch.setattr(measured, "_CHOOSING", 0.0)  # There is no time for a second run
+        return 0.5, suggested
+
+    monkeypatch.setattr(measured.Public, "_tried", tried)
+    monkeypatch.setattr(
+        measured.Public, "factor", lambda *given: chosen.append(factor(*given) / given[1]) or chosen[-1]
+    )
+    for suggested in (100.0, 0.01):
+        monkeypatch.setattr(measured, "_CHOOSING", 60.0)
+        folder = tmp_path / str(suggested)
+        make_private_with_epsilon(model(), losses, PRIVATE, public_data=PUBLIC, folder=folder, **GOAL).close()
+    assert chosen == pytest.approx([1, 0.01])
+
+
+def test_no_step_size_is_chosen_that_makes_losses_far_larger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such a run may still be right more often."""
+    for worst, said in ((3.0, False), (1e-9, True)):
+        monkeypatch.setattr(measured, "_WORST", worst)
+        folder = tmp_path / str(worst)
+        make_private_with_epsilon(model(), losses, PRIVATE, public_data=PUBLIC, folder=folder, **GOAL).close()
+        assert ("no short run lowers the loss" in capsys.readouterr().err) is said
 
 
 def test_no_verdict_judges_short_runs_of_losses_below_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,13 @@
 """Caches what frozen layers compute for each record, so that an evaluation runs only the layers above them.
 
 If all layers below the first trained weight are frozen, their output for a record (its hidden states) is the same at
-all weights of a run. `with_states` looks for a chain of frozen modules: each is called once in a forward pass and takes
-only the result of the module before it, and the last one's result is used by the rest of the model. When a record is
-collated, its output of the chain becomes a part of the batch. While the losses are evaluated, every module of the chain
-returns this output instead of running. Outputs are kept in host memory under a digest of the record as it was read, so
-a record that is read differently, with other augmentation for example, has another output.
+all weights of a run. `with_states` first looks at what the first module with trained weights of its own takes. If the
+losses depend on the frozen modules before it through this tensor alone, it is kept, and they return zeros instead of
+running. Else `with_states` looks for a chain of frozen modules: each is called once in a forward pass and takes only
+the result of the module before it, and the last one's result, which is kept, is used by the rest of the model.
+
+When a record is collated, what is kept of it becomes a part of the batch. It is in host memory under a digest of the
+record as it was read, so a record that is read differently, with other augmentation for example, has another output.
 """
 
 import math
@@ -19,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils import _pytree
 from torch.utils.data import default_collate
 
 from dpzero_theory.optim.engines.probe import rounding
@@ -39,7 +42,7 @@ _SHIFT = 1e-3  # The shift of the weights at which records are compared, to find
 class _Call(NamedTuple):
     # One call of a frozen module during a forward pass
     given: Any  # the first argument of the call
-    result: Tensor  # what was returned
+    result: Any  # what was returned
     version: int  # torch's count of in-place writes to `result` when the module returned it
     size: int  # the number of parameters of all modules in `chain`
     chain: tuple[nn.Module, ...]  # frozen modules up to this one; each takes the result of the one before it
@@ -49,52 +52,66 @@ class _Reached(Exception):
     """Raised by a hook to end a forward pass after the module whose output is wanted."""
 
 
-# A chain of frozen modules, each of which takes the result of the one before it, and the last one's outputs for each
-# record. `find` finds the chain by hooks while the loss of one record is evaluated. `collate` and `losses` then replace
-# `join` (a function from a list of records to a batch) and the loss function. Outputs are kept under a digest of the
-# record, up to `most` bytes in all; outputs that do not fit are computed each time their record is collated.
-class _Chain:
+# Frozen modules that need not run, and for each record the tensor that is kept in their place. `find` finds them by
+# hooks while the loss of one record is evaluated. `collate` and `losses` then replace `join` (a function from a list of
+# records to a batch) and the loss function. Tensors are kept under a digest of the record, up to `most` bytes in all;
+# those that do not fit are computed each time their record is collated.
+class _Frozen:
     def __init__(self, weights: Weights, losses: Losses, join: Callable[[Sequence[Any]], Any], most: float) -> None:
         self._weights, self._losses, self._join, self._left = weights, losses, join, most
         self._kept: dict[str, Tensor] = {}
-        self._modules: tuple[nn.Module, ...] = ()
+        self._modules: tuple[nn.Module, ...] = ()  # those that need not run; a chain's last one's result is kept
+        self._taker: nn.Module | None = None  # the trained module whose first argument is kept, or None for a chain
+        self._results: dict[nn.Module, Any] = {}  # what the modules have returned for one record, if there is a taker
 
-    def find(self, record: Any, *, within: bool) -> bool:
-        # Finds the chain with the most parameters by evaluating a record. Returns whether it has at least a fifth of
-        # the module's parameters and nothing writes to its output in place. A module follows another in the chain if it
-        # takes its result. If an enclosing module takes this result too, and so might also use it elsewhere, the inner
-        # module follows only if `within` is True; `alike` then tests whether the losses are right.
+    def find(self, record: Any, way: str) -> bool:
+        # Evaluates a record to find the modules. Returns whether they have at least a fifth of the module's parameters
+        # and nothing writes to the kept tensor in place. With the way "taker" they are all that run before the first
+        # module with trained weights of its own. Otherwise they are the chain with the most parameters. A module
+        # follows another in it if it takes its result. If an enclosing module takes this result too, and so might also
+        # use it elsewhere, the inner module follows only with the way "within". `alike` then tests the losses.
         calls: list[_Call] = []
         counted: Counter[nn.Module] = Counter()
         takers: dict[int, tuple[Any, list[nn.Module]]] = {}  # by id of an argument, which is kept: who took it
+        trained: list[tuple[nn.Module, Any, Any]] = []  # modules with trained weights, their argument, its version
         weights, batch = self._weights, self._join([record])
 
         def calling(part: nn.Module, args: Any, named: Any) -> None:
             given = _first(args, named)
             takers.setdefault(id(given), (given, []))[1].append(part)
+            if any(parameter.requires_grad for parameter in part.parameters(recurse=False)):
+                trained.append((part, given, getattr(given, "_version", None)))
 
         def called(part: nn.Module, args: Any, named: Any, result: Any) -> None:
             counted[part] += 1
             given = _first(args, named)
             if result is given:  # such as dropout in eval mode
                 takers[id(given)][1].remove(part)
-            if len(weights.unread) < len(weights.names) or not isinstance(result, Tensor) or result is given:
+            if len(weights.unread) < len(weights.names) or result is given:
                 return
             if not any(parameter.requires_grad for parameter in part.parameters()):
-                calls.append(_Call(given, result, result._version, _size(part), (part,)))
+                calls.append(_Call(given, result, getattr(result, "_version", 0), _size(part), (part,)))
 
         with ExitStack() as stack:
             for part in weights.module.modules():
                 stack.callback(part.register_forward_pre_hook(calling, with_kwargs=True).remove)
                 stack.callback(part.register_forward_hook(called, with_kwargs=True).remove)
             weights.evaluated([(0, 0.0)], lambda module: per_record(self._losses(module, batch), 1))
+        if way == "taker":
+            self._taker, given, version = trained[0]
+            self._results = {call.chain[0]: call.result for call in calls}
+            self._modules = tuple(self._results)
+            kept = isinstance(given, Tensor) and given._version == version and counted[self._taker] == 1
+            return bool(kept and _size(*self._modules) >= _WORTHWHILE * _size(weights.module))
         best: dict[int, _Call] = {}
         for call in calls:
-            if counted[call.chain[0]] == 1:
+            if counted[call.chain[0]] == 1 and isinstance(call.result, Tensor):
                 before = best.get(id(call.given))
                 # It joins if it is the first to take that result or, `within`, if all takers lie in or around it.
                 takes, part = takers[id(call.given)][1], call.chain[0]
-                if before is not None and (takes[0] is part or (within and all(_nested(one, part) for one in takes))):
+                if before is not None and (
+                    takes[0] is part or (way == "within" and all(_nested(one, part) for one in takes))
+                ):
                     call = call._replace(size=call.size + before.size, chain=before.chain + call.chain)
                 if call.size >= best.get(id(call.result), call).size:
                     best[id(call.result)] = call
@@ -103,12 +120,12 @@ class _Chain:
             return False
         self._modules = found.chain
         # A later module that writes to this result in place would overwrite the outputs that are kept.
-        return found.result._version == found.version
+        return bool(found.result._version == found.version)
 
     def collate(self, records: Sequence[Any]) -> tuple[Tensor, Any]:
-        # Returns a pair: the outputs of the chain's last module for the records, each evaluated alone, and the batch.
-        # The outputs have shape (rows, ...). If a record has several rows (a pair of answers has two), the first rows
-        # of all records come before their second rows. Outputs of different lengths are padded with 0 along axis 1.
+        # Returns a pair: the tensors that are kept of the records, each evaluated alone, and the batch. The former have
+        # shape (rows, ...). If a record has several rows (a pair of answers has two), the first rows of all records
+        # come before their second rows. Tensors of different lengths are padded with 0 along axis 1.
         outputs = [self._of(record) for record in records]
         longest = max(found.shape[1] for found in outputs) if outputs[0].ndim > 2 else 0
         if longest:
@@ -118,8 +135,8 @@ class _Chain:
         return torch.stack(outputs, 1).flatten(0, 1), self._join(records)
 
     def losses(self, module: nn.Module, batch: tuple[Tensor, Any]) -> object:
-        # Returns the losses of a pair (outputs, batch) that `collate` made. Each frozen module of the chain returns
-        # `outputs` instead of running; only what the last one returns is used.
+        # Returns the losses of a pair (outputs, batch) that `collate` made, without running the frozen modules. In a
+        # chain each returns `outputs`, of which only what the last one returns is used.
         with self._returning(batch[0]):
             return self._losses(module, batch[1])
 
@@ -154,11 +171,14 @@ class _Chain:
     def _output(self, module: nn.Module, batch: Any) -> Tensor:
         found: list[Tensor] = []
 
-        def reached(part: nn.Module, args: Any, output: Any) -> None:
-            found.append(output)
+        def reached(part: nn.Module, args: Any, named_or_output: Any) -> None:
+            found.append(named_or_output if self._taker is None else _first(args, named_or_output))
             raise _Reached
 
-        hook = self._modules[-1].register_forward_hook(reached)
+        if self._taker is None:
+            hook = self._modules[-1].register_forward_hook(reached)
+        else:
+            hook = self._taker.register_forward_pre_hook(reached, with_kwargs=True)
         try:
             with suppress(_Reached):
                 self._losses(module, batch)
@@ -168,14 +188,23 @@ class _Chain:
 
     @contextmanager
     def _returning(self, output: Tensor) -> Iterator[None]:
-        before = [vars(part).get("forward") for part in self._modules]
-        output = output.to(self._weights.parameters[0].device)
+        output, taker = output.to(self._weights.parameters[0].device), self._taker
+        parts: list[nn.Module] = [*self._modules, *([] if taker is None else [taker])]
+        before = [vars(part).get("forward") for part in parts]
+        run: Any = None if taker is None else taker.forward
+
+        def takes(*args: Any, **named: Any) -> Any:
+            return run(output, *args[1:], **(named if args else {**named, next(iter(named)): output}))
+
         try:
             for part in self._modules:
-                vars(part)["forward"] = lambda *args, **named: output
+                zeros = partial(_zeros, self._results.get(part))
+                vars(part)["forward"] = zeros if taker is not None else lambda *args, **named: output
+            if taker is not None:
+                vars(taker)["forward"] = takes
             yield
         finally:
-            for part, forward in zip(self._modules, before, strict=True):
+            for part, forward in zip(parts, before, strict=True):
                 del vars(part)["forward"]
                 if forward is not None:
                     vars(part)["forward"] = forward
@@ -209,15 +238,15 @@ def with_states(
         return losses, collate
     join: Callable[[Sequence[Any]], Any] = default_collate if collate is None else collate  # type: ignore[assignment]
     numbers = np.unique(np.arange(_COMPARED) * len(data) // _COMPARED).tolist()
-    for within in (True, False):
+    for way in ("taker", "within", "chain"):
         with suppress(Exception):
             weights = Weights(module, Directions(bytes(16), "low-rank"))
             records = read(data, numbers, alike=True)
-            chain = _Chain(weights, losses, join, math.ldexp(gigabytes, 30))
+            frozen = _Frozen(weights, losses, join, math.ldexp(gigabytes, 30))
             try:
-                if not weights.collective and chain.find(records[0], within=within) and chain.alike(records):
+                if not weights.collective and frozen.find(records[0], way) and frozen.alike(records):
                     weights.guarded = False
-                    return wraps(losses)(partial(chain.losses)), chain.collate
+                    return wraps(losses)(partial(frozen.losses)), frozen.collate
             finally:
                 weights.untrained.settle()  # The run must begin with the buffers as they were before.
     return losses, collate
@@ -227,15 +256,28 @@ def _first(args: Any, named: Any) -> Any:
     return args[0] if args else next(iter(named.values()), None)
 
 
+def _zeros(result: Any, *args: Any, **named: Any) -> Any:
+    # Returns zeros of the form of `result`, which a module has returned for another batch, with the first axes of the
+    # first argument
+    given = _first(args, named)
+
+    def like(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or not leaf.ndim:
+            return leaf
+        return leaf.new_zeros(()).expand(*given.shape[: leaf.ndim - 1], leaf.shape[-1])  # Takes no memory
+
+    return _pytree.tree_map(like, result)
+
+
 def _nested(one: nn.Module, other: nn.Module) -> bool:
     return other in set(one.modules()) or one in set(other.modules())
 
 
-def _size(module: nn.Module) -> int:
+def _size(*modules: nn.Module) -> int:
     # Returns the number of parameters without embeddings, whose look-up takes nearly no time. An embedding that is also
     # the last layer's matrix is left out too.
-    found = {id(p): p.numel() for p in module.parameters()}
-    for part in module.modules():
+    found = {id(p): p.numel() for module in modules for p in module.parameters()}
+    for part in {part for module in modules for part in module.modules()}:
         if isinstance(part, nn.Embedding):
             found.pop(id(part.weight), None)
     return sum(found.values())

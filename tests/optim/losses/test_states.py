@@ -31,21 +31,27 @@ class Block(nn.Module):
 
 
 class Deep(nn.Module):
-    """Two frozen layers and a trained one; `top` is what happens to the states before it."""
+    """Two frozen layers and a trained one; `top` is what happens to the states before it. If it `skips`, the states are
+    added to what the trained one returns."""
 
     def __init__(
-        self, change: Callable[[Tensor], Tensor] = lambda x: x, top: Callable[["Deep", Tensor], Tensor] | None = None
+        self,
+        change: Callable[[Tensor], Tensor] = lambda x: x,
+        top: Callable[["Deep", Tensor], Tensor] | None = None,
+        *,
+        skips: bool = False,
     ) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.below = nn.ModuleList([Block(), Block(change)]).requires_grad_(False)
-        self.above, self.top = nn.Linear(FEATURES, CLASSES), top
+        self.above, self.top, self.skips = nn.Linear(FEATURES, CLASSES), top, skips
 
     def forward(self, x: Tensor) -> Tensor:
         for block in self.below:
             x = block(x)
-        out: Tensor = self.above(x if self.top is None else self.top(self, x))
-        return out
+        x = x if self.top is None else self.top(self, x)
+        out: Tensor = self.above(x)
+        return out + x[:, :CLASSES] if self.skips else out
 
 
 def losses(module: nn.Module, batch: Any) -> Tensor:
@@ -151,7 +157,7 @@ def _twice(model: Deep, x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "model",
     [
-        Deep(top=lambda model, x: x.mul_(2)),  # what is kept would be written
+        Deep(top=lambda model, x: x.mul_(2), skips=True),  # what is kept would be written
         Deep(change=lambda x: x - x.mean(0)),  # records of a batch are mixed
         Deep(change=lambda x: x + torch.rand(FEATURES)),  # another number each time
         Deep().requires_grad_(True),  # nothing is frozen
@@ -162,7 +168,7 @@ def test_where_outputs_cannot_be_kept_the_whole_module_is_evaluated(model: Deep)
 
 
 def test_only_what_no_trained_weight_has_changed_and_one_call_has_made_is_kept() -> None:
-    twice, read = Deep(top=_twice), Deep()
+    twice, read = Deep(top=_twice, skips=True), Deep()
     read.below[0].change = lambda x: functional.linear(x, read.above.weight.T @ read.above.weight)
     for model, kept in ((twice, twice.below[0]), (read, read.below[0].linear)):
         found, join = with_states(model, losses, data(), None, 2.0)
@@ -187,12 +193,13 @@ class _Around(nn.Module):
 
 @pytest.mark.parametrize("skips", [False, True])
 def test_layers_below_a_module_that_is_trained_in_part(skips: bool) -> None:
-    """What is below it runs once too, unless it reads the result in another place."""
+    """What the first trained layer takes is kept, unless what is below is read in another place too."""
     torch.manual_seed(0)
     model = nn.Sequential(Block().requires_grad_(False), _Around(skips=skips))
     found, join = with_states(model, losses, data(), None, 2.0)
     inner = model[1].layers[0]
-    assert join.__self__._modules == ((inner,) if skips else (model[0], inner))  # type: ignore[union-attr]
+    assert join.__self__._taker is (None if skips else model[1].layers[1])  # type: ignore[union-attr]
+    assert join.__self__._modules == ((inner,) if skips else (model[0].linear, model[0], inner.linear, inner))  # type: ignore[union-attr]
     batch = data()[:5]
     torch.testing.assert_close(found(model, join(list(zip(*batch, strict=True)))), losses(model, batch))  # type: ignore[misc]
 
@@ -239,14 +246,15 @@ def test_texts_of_several_lengths() -> None:
     bert = transformers.BertForMaskedLM(transformers.BertConfig(num_hidden_layers=3, **sizes))
     records = [torch.randint(1, 50, (size,)).tolist() for size in (3, 7, 5, 4, 6)]
     for model, trained, layers in (
-        (llama, llama.model.norm, 3), (llama, llama.model.layers[2].mlp, 2), (bert, bert.bert.encoder.layer[2], 3),
-        (bert, bert.bert.encoder.layer[2].output.LayerNorm, 3),
+        (llama, llama.model.norm, 0), (llama, llama.model.layers[2].mlp, 2), (bert, bert.bert.encoder.layer[2], 3),
+        (bert, bert.bert.encoder.layer[2].output.LayerNorm, 0),
     ):  # fmt: skip
         model.eval().requires_grad_(False)
         trained.requires_grad_(True)
         found, join = with_states(model, losses_for(model), records, padded, 2.0)
         assert join is not None
-        assert len(join.__self__._modules) == layers  # type: ignore[attr-defined]
+        kept = join.__self__  # type: ignore[attr-defined]
+        assert (0 if kept._taker is trained else len(kept._modules)) == layers
         torch.testing.assert_close(found(model, join(records)), losses_for(model)(model, padded(records)))
 
     def pairs(numbers: Sequence[int]) -> dict[str, Tensor]:

@@ -169,7 +169,9 @@ def test_settings_are_chosen_and_the_last_normalisation_trained(
     others = [{**row, "input_ids": [9, 10, *row["input_ids"][2:]]} for row in ROWS]
 
     def auto(folder: Path, private: Any, callback: StopAt) -> DPZeroTrainer:
-        found = made(folder, private=private, evaluated=others, callbacks=[callback], save_strategy="no")
+        found = made(
+            folder, private=private, evaluated=others, callbacks=[callback], save_strategy="no", disable_tqdm=False
+        )
         found.model.requires_grad_(True)
         return found
 
@@ -178,6 +180,7 @@ def test_settings_are_chosen_and_the_last_normalisation_trained(
     said = capsys.readouterr().err
     plan = stopped.run.plan
     assert "from 12 public records" in said
+    assert f"{stopped.run.descent().verdict}\nmean loss of public records: " in said
     assert (plan.steps, plan.expected_batch) == (62, 3.0)
     assert plan.epsilon(1e-5).upper == pytest.approx(2, abs=0.01)
     assert all("output.LayerNorm" in name or "classifier" in name for name in stopped.run.weights.names)
