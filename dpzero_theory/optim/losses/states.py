@@ -1,13 +1,12 @@
 """Caches what frozen layers compute for each record, so that an evaluation runs only the layers above them.
 
 If all layers below the first trained weight are frozen, their output for a record (its hidden states) is the same at
-all weights of a run. `with_states` first looks at what the first module with trained weights of its own takes. If the
-losses depend on the frozen modules before it through this tensor alone, it is kept, and they return zeros instead of
-running. Else `with_states` looks for a chain of frozen modules: each is called once in a forward pass and takes only
-the result of the module before it, and the last one's result, which is kept, is used by the rest of the model.
-
-When a record is collated, what is kept of it becomes a part of the batch. It is in host memory under a digest of the
-record as it was read, so a record that is read differently, with other augmentation for example, has another output.
+all weights of a run. `with_states` looks for a cut through the model: a tensor through which alone the losses depend on
+the frozen modules before it. It is the first argument of a module with trained weights, the innermost for which that is
+so, or else what the last frozen module returns. When a record is collated, its tensor becomes a part of the batch.
+While the losses are evaluated, this tensor takes its place, and the frozen modules before it return zeros instead of
+running. Tensors are kept in host memory under a digest of the record as it was read, so a record that is read
+differently, with other augmentation for example, has another tensor.
 """
 
 import math
@@ -33,94 +32,70 @@ from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
 
 _COMPARED = 8
-"""The number of records, evenly spread, whose losses by frozen modules and by their kept outputs are compared."""
+"""The number of records, evenly spread, whose losses with frozen modules and with the kept tensors are compared."""
 _WORTHWHILE = 0.2
-"""Outputs of frozen modules are kept only if these have at least this share of all parameters without embeddings."""
-_SHIFT = 1e-3  # The shift of the weights at which records are compared, to find a chain that reads a trained weight
+"""A cut must be above frozen modules with at least this share of all parameters without embeddings."""
+_SHIFT = 1e-3  # The shift of the weights at which records are compared, to refuse a tensor that trained weights change
 
 
-class _Call(NamedTuple):
-    # One call of a frozen module during a forward pass
-    given: Any  # the first argument of the call
-    result: Any  # what was returned
-    version: int  # torch's count of in-place writes to `result` when the module returned it
-    size: int  # the number of parameters of all modules in `chain`
-    chain: tuple[nn.Module, ...]  # frozen modules up to this one; each takes the result of the one before it
+class _Cut(NamedTuple):
+    # A tensor of a forward pass that may be kept
+    module: nn.Module  # whose first argument, or result, it is
+    argument: bool
+    tensor: Any
+    version: Any  # torch's count of in-place writes to it by then
+    before: list[tuple[nn.Module, Any]]  # the frozen modules that have returned by then, with what they have returned
 
 
 class _Reached(Exception):
-    """Raised by a hook to end a forward pass after the module whose output is wanted."""
+    """Raised by a hook to end a forward pass where the tensor to be kept is known."""
 
 
-# Frozen modules that need not run, and for each record the tensor that is kept in their place. `find` finds them by
-# hooks while the loss of one record is evaluated. `collate` and `losses` then replace `join` (a function from a list of
-# records to a batch) and the loss function. Tensors are kept under a digest of the record, up to `most` bytes in all;
-# those that do not fit are computed each time their record is collated.
+def _cuts(weights: Weights, losses: Losses, batch: Any) -> list[_Cut]:
+    # Evaluates a batch of one record. Returns the cuts that may be made, in the order in which they are tried.
+    arguments: list[_Cut] = []
+    results: list[_Cut] = []
+    returned: list[tuple[nn.Module, Any]] = []
+    counted: Counter[nn.Module] = Counter()
+
+    def untouched(part: nn.Module, *, trained: bool) -> bool:  # and no trained weight has been read
+        has = any(parameter.requires_grad for parameter in part.parameters())
+        return len(weights.unread) == len(weights.names) and has is trained
+
+    def calling(part: nn.Module, args: Any, named: Any) -> None:
+        counted[part] += 1
+        if untouched(part, trained=True):
+            given = _first(args, named)
+            arguments.append(_Cut(part, True, given, getattr(given, "_version", None), returned[:]))
+
+    def called(part: nn.Module, _: Any, result: Any) -> None:
+        if _size(part) and untouched(part, trained=False):
+            returned.append((part, result))
+            results.append(_Cut(part, False, result, getattr(result, "_version", None), returned[:]))
+
+    with ExitStack() as stack:
+        for part in weights.module.modules():
+            stack.callback(part.register_forward_pre_hook(calling, with_kwargs=True).remove)
+            stack.callback(part.register_forward_hook(called).remove)
+        weights.evaluated([(0, 0.0)], lambda module: per_record(losses(module, batch), 1))
+
+    def possible(cut: _Cut) -> bool:
+        # A later module that writes to the tensor in place would overwrite what is kept.
+        whole = isinstance(cut.tensor, Tensor) and cut.tensor._version == cut.version and counted[cut.module] == 1
+        return whole and _size(*(part for part, _ in cut.before)) >= _WORTHWHILE * _size(weights.module)
+
+    return [*filter(possible, reversed(arguments)), *[*filter(possible, results)][-1:]]
+
+
+# The losses with a cut. `collate` and `losses` replace `join` (a function from a list of records to a batch) and the
+# loss function. Tensors are kept under a digest of the record, up to `most` bytes in all; those that do not fit are
+# computed each time their record is collated.
 class _Frozen:
-    def __init__(self, weights: Weights, losses: Losses, join: Callable[[Sequence[Any]], Any], most: float) -> None:
-        self._weights, self._losses, self._join, self._left = weights, losses, join, most
+    def __init__(
+        self, weights: Weights, losses: Losses, join: Callable[[Sequence[Any]], Any], most: float, cut: _Cut
+    ) -> None:
+        self._weights, self._losses, self._join, self._left, self._cut = weights, losses, join, most, cut
         self._kept: dict[str, Tensor] = {}
-        self._modules: tuple[nn.Module, ...] = ()  # those that need not run; a chain's last one's result is kept
-        self._taker: nn.Module | None = None  # the trained module whose first argument is kept, or None for a chain
-        self._results: dict[nn.Module, Any] = {}  # what the modules have returned for one record, if there is a taker
-
-    def find(self, record: Any, way: str) -> bool:
-        # Evaluates a record to find the modules. Returns whether they have at least a fifth of the module's parameters
-        # and nothing writes to the kept tensor in place. With the way "taker" they are all that run before the first
-        # module with trained weights of its own. Otherwise they are the chain with the most parameters. A module
-        # follows another in it if it takes its result. If an enclosing module takes this result too, and so might also
-        # use it elsewhere, the inner module follows only with the way "within". `alike` then tests the losses.
-        calls: list[_Call] = []
-        counted: Counter[nn.Module] = Counter()
-        takers: dict[int, tuple[Any, list[nn.Module]]] = {}  # by id of an argument, which is kept: who took it
-        trained: list[tuple[nn.Module, Any, Any]] = []  # modules with trained weights, their argument, its version
-        weights, batch = self._weights, self._join([record])
-
-        def calling(part: nn.Module, args: Any, named: Any) -> None:
-            given = _first(args, named)
-            takers.setdefault(id(given), (given, []))[1].append(part)
-            if any(parameter.requires_grad for parameter in part.parameters(recurse=False)):
-                trained.append((part, given, getattr(given, "_version", None)))
-
-        def called(part: nn.Module, args: Any, named: Any, result: Any) -> None:
-            counted[part] += 1
-            given = _first(args, named)
-            if result is given:  # such as dropout in eval mode
-                takers[id(given)][1].remove(part)
-            if len(weights.unread) < len(weights.names) or result is given:
-                return
-            if not any(parameter.requires_grad for parameter in part.parameters()):
-                calls.append(_Call(given, result, getattr(result, "_version", 0), _size(part), (part,)))
-
-        with ExitStack() as stack:
-            for part in weights.module.modules():
-                stack.callback(part.register_forward_pre_hook(calling, with_kwargs=True).remove)
-                stack.callback(part.register_forward_hook(called, with_kwargs=True).remove)
-            weights.evaluated([(0, 0.0)], lambda module: per_record(self._losses(module, batch), 1))
-        if way == "taker":
-            self._taker, given, version = trained[0]
-            self._results = {call.chain[0]: call.result for call in calls}
-            self._modules = tuple(self._results)
-            kept = isinstance(given, Tensor) and given._version == version and counted[self._taker] == 1
-            return bool(kept and _size(*self._modules) >= _WORTHWHILE * _size(weights.module))
-        best: dict[int, _Call] = {}
-        for call in calls:
-            if counted[call.chain[0]] == 1 and isinstance(call.result, Tensor):
-                before = best.get(id(call.given))
-                # It joins if it is the first to take that result or, `within`, if all takers lie in or around it.
-                takes, part = takers[id(call.given)][1], call.chain[0]
-                if before is not None and (
-                    takes[0] is part or (way == "within" and all(_nested(one, part) for one in takes))
-                ):
-                    call = call._replace(size=call.size + before.size, chain=before.chain + call.chain)
-                if call.size >= best.get(id(call.result), call).size:
-                    best[id(call.result)] = call
-        found = max(reversed(best.values()), key=lambda call: call.size, default=None)  # the last of equals
-        if found is None or found.size < _WORTHWHILE * _size(weights.module):
-            return False
-        self._modules = found.chain
-        # A later module that writes to this result in place would overwrite the outputs that are kept.
-        return bool(found.result._version == found.version)
 
     def collate(self, records: Sequence[Any]) -> tuple[Tensor, Any]:
         # Returns a pair: the tensors that are kept of the records, each evaluated alone, and the batch. The former have
@@ -135,14 +110,13 @@ class _Frozen:
         return torch.stack(outputs, 1).flatten(0, 1), self._join(records)
 
     def losses(self, module: nn.Module, batch: tuple[Tensor, Any]) -> object:
-        # Returns the losses of a pair (outputs, batch) that `collate` made, without running the frozen modules. In a
-        # chain each returns `outputs`, of which only what the last one returns is used.
+        # Returns the losses of a pair (tensors, batch) that `collate` made, without running the frozen modules.
         with self._returning(batch[0]):
             return self._losses(module, batch[1])
 
     def alike(self, records: Sequence[Any]) -> bool:
         # Returns whether records have the same losses, up to rounding, if the frozen modules run and if `losses` puts
-        # the outputs that `collate` returns in their place, at weights that are shifted along a direction.
+        # the tensors that `collate` returns in their place, at weights that are shifted along a direction.
         plain, mine, trace = self._join(records), self.collate(records), Trace()
 
         def whole(module: nn.Module) -> object:
@@ -171,14 +145,15 @@ class _Frozen:
     def _output(self, module: nn.Module, batch: Any) -> Tensor:
         found: list[Tensor] = []
 
-        def reached(part: nn.Module, args: Any, named_or_output: Any) -> None:
-            found.append(named_or_output if self._taker is None else _first(args, named_or_output))
+        def reached(part: nn.Module, args: Any, named_or_result: Any) -> None:
+            found.append(_first(args, named_or_result) if self._cut.argument else named_or_result)
             raise _Reached
 
-        if self._taker is None:
-            hook = self._modules[-1].register_forward_hook(reached)
+        part = self._cut.module
+        if self._cut.argument:
+            hook = part.register_forward_pre_hook(reached, with_kwargs=True)
         else:
-            hook = self._taker.register_forward_pre_hook(reached, with_kwargs=True)
+            hook = part.register_forward_hook(reached)
         try:
             with suppress(_Reached):
                 self._losses(module, batch)
@@ -188,26 +163,25 @@ class _Frozen:
 
     @contextmanager
     def _returning(self, output: Tensor) -> Iterator[None]:
-        output, taker = output.to(self._weights.parameters[0].device), self._taker
-        parts: list[nn.Module] = [*self._modules, *([] if taker is None else [taker])]
-        before = [vars(part).get("forward") for part in parts]
-        run: Any = None if taker is None else taker.forward
+        output, taker = output.to(self._weights.parameters[0].device), self._cut.module
+        run: Any = taker.forward
 
         def takes(*args: Any, **named: Any) -> Any:
+            if not self._cut.argument:
+                return output
             return run(output, *args[1:], **(named if args else {**named, next(iter(named)): output}))
 
+        forwards = {part: partial(_zeros, result) for part, result in self._cut.before} | {taker: takes}
+        before = [vars(part).get("forward") for part in forwards]
         try:
-            for part in self._modules:
-                zeros = partial(_zeros, self._results.get(part))
-                vars(part)["forward"] = zeros if taker is not None else lambda *args, **named: output
-            if taker is not None:
-                vars(taker)["forward"] = takes
+            for part, forward in forwards.items():
+                vars(part)["forward"] = forward
             yield
         finally:
-            for part, forward in zip(parts, before, strict=True):
+            for part, own in zip(forwards, before, strict=True):
                 del vars(part)["forward"]
-                if forward is not None:
-                    vars(part)["forward"] = forward
+                if own is not None:
+                    vars(part)["forward"] = own
 
 
 def with_states(
@@ -238,17 +212,18 @@ def with_states(
         return losses, collate
     join: Callable[[Sequence[Any]], Any] = default_collate if collate is None else collate  # type: ignore[assignment]
     numbers = np.unique(np.arange(_COMPARED) * len(data) // _COMPARED).tolist()
-    for way in ("taker", "within", "chain"):
-        with suppress(Exception):
-            weights = Weights(module, Directions(bytes(16), "low-rank"))
-            records = read(data, numbers, alike=True)
-            frozen = _Frozen(weights, losses, join, math.ldexp(gigabytes, 30))
-            try:
-                if not weights.collective and frozen.find(records[0], way) and frozen.alike(records):
-                    weights.guarded = False
-                    return wraps(losses)(partial(frozen.losses)), frozen.collate
-            finally:
-                weights.untrained.settle()  # The run must begin with the buffers as they were before.
+    with suppress(Exception):
+        weights = Weights(module, Directions(bytes(16), "low-rank"))
+        records = read(data, numbers, alike=True)
+        try:
+            for cut in [] if weights.collective else _cuts(weights, losses, join(records[:1])):
+                frozen = _Frozen(weights, losses, join, math.ldexp(gigabytes, 30), cut)
+                with suppress(Exception):  # The model may not run with zeros
+                    if frozen.alike(records[:1]) and frozen.alike(records):  # One record refuses most cuts
+                        weights.guarded = False
+                        return wraps(losses)(partial(frozen.losses)), frozen.collate
+        finally:
+            weights.untrained.settle()  # The run must begin with the buffers as they were before.
     return losses, collate
 
 
@@ -267,10 +242,6 @@ def _zeros(result: Any, *args: Any, **named: Any) -> Any:
         return leaf.new_zeros(()).expand(*given.shape[: leaf.ndim - 1], leaf.shape[-1])  # Takes no memory
 
     return _pytree.tree_map(like, result)
-
-
-def _nested(one: nn.Module, other: nn.Module) -> bool:
-    return other in set(one.modules()) or one in set(other.modules())
 
 
 def _size(*modules: nn.Module) -> int:

@@ -157,7 +157,6 @@ def _twice(model: Deep, x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "model",
     [
-        Deep(top=lambda model, x: x.mul_(2), skips=True),  # what is kept would be written
         Deep(change=lambda x: x - x.mean(0)),  # records of a batch are mixed
         Deep(change=lambda x: x + torch.rand(FEATURES)),  # another number each time
         Deep().requires_grad_(True),  # nothing is frozen
@@ -167,12 +166,13 @@ def test_where_outputs_cannot_be_kept_the_whole_module_is_evaluated(model: Deep)
     assert with_states(model, losses, data(), None, 2.0) == (losses, None)
 
 
-def test_only_what_no_trained_weight_has_changed_and_one_call_has_made_is_kept() -> None:
-    twice, read = Deep(top=_twice, skips=True), Deep()
+def test_only_what_nothing_changes_and_one_call_has_made_is_kept() -> None:
+    twice, read, written = Deep(top=_twice, skips=True), Deep(), Deep(top=lambda model, x: x.mul_(2), skips=True)
     read.below[0].change = lambda x: functional.linear(x, read.above.weight.T @ read.above.weight)
-    for model, kept in ((twice, twice.below[0]), (read, read.below[0].linear)):
+    for model, kept in ((twice, twice.below[0]), (read, read.below[0].linear), (written, written.below[1].linear)):
         found, join = with_states(model, losses, data(), None, 2.0)
-        assert join.__self__._modules == (kept,)  # type: ignore[union-attr]
+        cut = join.__self__._cut  # type: ignore[union-attr]
+        assert (cut.module, cut.argument) == (kept, False)
         model.above.weight.data += 1
         batch = data()[:5]
         torch.testing.assert_close(found(model, join(list(zip(*batch, strict=True)))), losses(model, batch))  # type: ignore[misc]
@@ -197,9 +197,8 @@ def test_layers_below_a_module_that_is_trained_in_part(skips: bool) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(Block().requires_grad_(False), _Around(skips=skips))
     found, join = with_states(model, losses, data(), None, 2.0)
-    inner = model[1].layers[0]
-    assert join.__self__._taker is (None if skips else model[1].layers[1])  # type: ignore[union-attr]
-    assert join.__self__._modules == ((inner,) if skips else (model[0].linear, model[0], inner.linear, inner))  # type: ignore[union-attr]
+    cut = join.__self__._cut  # type: ignore[union-attr]
+    assert (cut.module, cut.argument) == (model[1] if skips else model[1].layers[1], True)
     batch = data()[:5]
     torch.testing.assert_close(found(model, join(list(zip(*batch, strict=True)))), losses(model, batch))  # type: ignore[misc]
 
@@ -245,16 +244,16 @@ def test_texts_of_several_lengths() -> None:
     llama = transformers.LlamaForCausalLM(transformers.LlamaConfig(num_hidden_layers=3, **sizes))
     bert = transformers.BertForMaskedLM(transformers.BertConfig(num_hidden_layers=3, **sizes))
     records = [torch.randint(1, 50, (size,)).tolist() for size in (3, 7, 5, 4, 6)]
-    for model, trained, layers in (
-        (llama, llama.model.norm, 0), (llama, llama.model.layers[2].mlp, 2), (bert, bert.bert.encoder.layer[2], 3),
-        (bert, bert.bert.encoder.layer[2].output.LayerNorm, 0),
+    two, last = llama.model.layers[2], bert.bert.encoder.layer[2]
+    for model, trained, at in (
+        (llama, llama.model.norm, llama.model.norm), (llama, two.mlp, two), (llama, two.self_attn.v_proj, two),
+        (bert, last, last.attention), (bert, last.output.LayerNorm, last.output.LayerNorm),
     ):  # fmt: skip
         model.eval().requires_grad_(False)
         trained.requires_grad_(True)
         found, join = with_states(model, losses_for(model), records, padded, 2.0)
         assert join is not None
-        kept = join.__self__  # type: ignore[attr-defined]
-        assert (0 if kept._taker is trained else len(kept._modules)) == layers
+        assert join.__self__._cut.module is at  # type: ignore[attr-defined]
         torch.testing.assert_close(found(model, join(records)), losses_for(model)(model, padded(records)))
 
     def pairs(numbers: Sequence[int]) -> dict[str, Tensor]:
