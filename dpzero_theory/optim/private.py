@@ -386,6 +386,8 @@ def _chosen(
     if not resumed:
         more = "" if collate is None else "collate=collate, "
         call = f"run = make_private_with_epsilon(model, losses, data, {more}folder={os.fspath(folder)!r}, **private)"
+        if Path(folder).name == transcript.OF_TRAINER:
+            call = "# and give the trainer private=private"
         print(f"{program}{call}", file=sys.stderr)
     return {**found, **kept}, seen
 

@@ -187,7 +187,7 @@ def test_settings_are_chosen_and_the_last_normalisation_trained(
     again = auto(tmp_path / "auto", "auto", StopAt(-1))
     assert again.train(resume_from_checkpoint=True).global_step == 62
     assert again.run.plan == plan
-    program = said[said.index("for name") : said.index("run = ")]
+    program = said[said.index("for name") : said.index("# and give the trainer private=private")]
     explicit = auto(tmp_path / "again", PRIVATE, StopAt(1))
     given: dict[str, Any] = {"model": explicit.model}
     exec(program, given)
