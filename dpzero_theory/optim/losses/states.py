@@ -58,18 +58,19 @@ def _cuts(weights: Weights, losses: Losses, batch: Any) -> list[_Cut]:
     returned: list[tuple[nn.Module, Any]] = []
     counted: Counter[nn.Module] = Counter()
 
-    def untouched(part: nn.Module, *, trained: bool) -> bool:  # and no trained weight has been read
+    def early(part: nn.Module, *, trained: bool) -> bool:
+        # Whether no trained weight has been read so far, and the module has some (`trained`) or none
         has = any(parameter.requires_grad for parameter in part.parameters())
         return len(weights.unread) == len(weights.names) and has is trained
 
     def calling(part: nn.Module, args: Any, named: Any) -> None:
         counted[part] += 1
-        if untouched(part, trained=True):
+        if early(part, trained=True):
             given = _first(args, named)
             arguments.append(_Cut(part, True, given, getattr(given, "_version", None), returned[:]))
 
     def called(part: nn.Module, _: Any, result: Any) -> None:
-        if _size(part) and untouched(part, trained=False):
+        if _size(part) and early(part, trained=False):
             returned.append((part, result))
             results.append(_Cut(part, False, result, getattr(result, "_version", None), returned[:]))
 
@@ -199,13 +200,13 @@ def with_states(
         losses: a function (module, batch) -> losses of shape (records,), one for each record of the batch.
         data: a map-style data set.
         collate: a function from a list of records to a batch; torch's default_collate if None.
-        gigabytes: how much host memory, in units of 2^30 bytes, the outputs of frozen layers may take. Outputs that do
-            not fit are computed each time their record is collated, which a run does once in a step. With 0 the
-            arguments are returned.
+        gigabytes: how much host memory, in units of 2^30 bytes, the kept tensors may take. Those that do not fit are
+            computed each time their record is collated, which a run does once in a step. With 0 the arguments are
+            returned.
 
     Returns:
-        A pair (losses, collate). The new collate function takes a list of records and returns a pair (outputs of the
-        frozen layers, batch), which the new loss function takes as its batch.
+        A pair (losses, collate). The new collate function takes a list of records and returns a pair (what frozen
+        layers compute of them, batch), which the new loss function takes as its batch.
     """
     small = all(parameter.requires_grad for parameter in module.parameters())
     if small or not gigabytes:
