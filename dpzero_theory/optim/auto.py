@@ -218,7 +218,8 @@ def _program(
     (again, once), points = _minutes(plan, seen), _points(plan)
     minutes = again + once
     takes = f"{short(minutes, 2):,g} min" if minutes >= 1 else f"{short(60 * minutes, 2):g} s"
-    longer = "# this is long: smaller steps=, expected_batch= or directions_per_step= make it shorter\n"
+    fits = max(1, round(plan.expected_batch * _RUN / minutes))
+    longer = f"# this is long: expected_batch={fits} would take ten minutes, fewer steps= less; both learn less\n"
     return (
         f"# settings='auto', {how}, {plan.steps:,} steps of {points} evaluations of {plan.expected_batch:,.0f} records,"
         f" about {takes}{seen.said}; the same again:\n"

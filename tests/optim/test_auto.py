@@ -181,7 +181,7 @@ def test_without_public_records_a_run_of_ten_minutes_is_chosen_if_there_is_one(
     run = make_private_with_epsilon(model(), losses, PRIVATE, folder=tmp_path / "run", **GOAL)
     run.close()
     assert (run.plan.steps, run.plan.expected_batch, run.plan.directions_per_step) == (steps, batch, k)
-    assert ("# this is long: smaller steps=" in capsys.readouterr().err) is long
+    assert ("# this is long: expected_batch=" in capsys.readouterr().err) is long
 
 
 def test_the_page_on_settings_has_what_is_chosen() -> None:
