@@ -116,6 +116,8 @@ class Public:
         differences, self._loss = self._slopes(width, some, 8)
         self.smoothing = width if rule.smoothing else 0.0
         self.norm = float(np.median(np.sqrt(np.mean(differences**2, axis=1))))
+        chance = differences.var(axis=0, ddof=1) / len(differences)  # By how much a mean's square exceeds its slope's
+        self._slope = max(float(np.mean(differences.mean(axis=0) ** 2 - chance)), 0.0)
         flat = f"the losses of half of its records do not change at a smoothing of {width:g}"
         check.precondition(self.norm > 0, f"public_data must show a slope: {flat}")
         self._fit(settings)
@@ -235,8 +237,9 @@ class Public:
         """Return the f of the step sizes f sqrt(1000/T) (1 - t/T)/norm^2, t < T, that suits `plan`, without short runs.
 
         norm is the median norm of a record's gradient, and T the plan's number of steps. f is the largest of guess > 0,
-        guess/sqrt(10), ..., guess/1000 for which the curvature of the mean loss L raises it by at most |L|/4 over all
-        steps, or guess/1000. For each f, 16 public records are evaluated at the weights and at 8 shifted weights.
+        guess/sqrt(10), ..., guess/1000 for which the curvature of the mean loss L raises it, over all steps, by at most
+        |L|/4 and by at most half of what the slopes lower it, or guess/1000. For each f, 16 public records are
+        evaluated at the weights and at 8 shifted weights.
         """
         rows, numbers = self._rows[:_LEAST_ROWS], range(4)
         batch, k = self._evaluation.batch(rows), plan.directions_per_step
@@ -245,11 +248,13 @@ class Public:
         for power in range(7):
             factor = guess / 10 ** (power / 2)
             # A sum over K random directions is sqrt(K) times as long as one, so alpha/K times it is alpha/sqrt(K)
-            moved = first_step_size(factor, plan.steps, self.norm) * released / math.sqrt(k)
+            first = first_step_size(factor, plan.steps, self.norm)
+            moved = first * released / math.sqrt(k)
             points = [(0, 0.0)] + [(number, side * moved) for number in numbers for side in (1, -1)]
             means = self._evaluation.at(self._weights, points, batch).mean(axis=1)
             lost = float(means[1:].mean() - means[0]) * plan.steps / 3  # Squares of falling step sizes: T/3 of one
-            if lost <= abs(self._loss) / 4:
+            gained = first * self._slope * plan.steps / 2  # Falling step sizes sum to T/2 of one
+            if lost <= min(abs(self._loss) / 4, gained / 2):
                 break
         return factor
 

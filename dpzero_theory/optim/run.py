@@ -163,16 +163,19 @@ class Run:
 
     def conclude(self, descent: Descent, *, shown: bool) -> None:
         """Print the verdict on `descent` to standard error if `shown`, and how the public records' losses have changed
-        if settings="auto" has chosen the settings by public records."""
-        if shown:
-            print(descent.verdict, file=sys.stderr)
+        if settings="auto" has chosen the settings by public records. If these say that the model is worse, a verdict
+        that it learns is left out."""
+        worse, told, found = "", "", descent.verdict
         if self.public is not None:
             losses, before = self.public
             after = losses()
             lower, means = float((after < before).mean()), (float(before.mean()), float(after.mean()))
             worse = "" if means[1] <= means[0] or lower > 0.5 else ", so this run has made the model worse"
             told = f"mean loss of public records: {means[0]:.4g} before, {means[1]:.4g} after"
-            print(f"{told}, lower for {lower:.0%} of them{worse}", file=sys.stderr)
+            told = f"{told}, lower for {lower:.0%} of them{worse}\n"
+        if shown and not (worse and found.word == "learns"):
+            told = f"{found}\n{told}"
+        print(told, end="", file=sys.stderr)
 
     def _guess(self, loss_at_start: float | None) -> float:
         if loss_at_start is not None:

@@ -139,7 +139,9 @@ class Descent:
             rule = f"too far for a loss of about {start:g}: divide step_size by about {_short(max(found / start, 2))}"
             return Verdict("diverges", found, error, rule)
         if found + error < _STILL * start:
-            more = f"multiply step_size by about {_short(start / found)}" if found > error else "raise step_size"
+            more = "raise step_size"
+            if found > error:  # A larger factor would rely on a straight line far beyond where the run has been
+                more = f"multiply step_size by about {_short(min(start / found, 10))}"
             return Verdict("stands still", found, error, f"{more}, or make more steps")
         if found < error:
             rule = "take a smaller clip, larger batches, fewer weights or more epsilon"

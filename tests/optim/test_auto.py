@@ -14,6 +14,7 @@ from torch.utils.data import TensorDataset
 
 from dpzero_theory.optim import auto
 from dpzero_theory.optim import public as measured
+from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
@@ -255,6 +256,23 @@ def test_a_step_size_that_was_not_tried_is_not_above_the_one_that_was(
         folder = tmp_path / str(suggested)
         make_private_with_epsilon(model(), losses, PRIVATE, public_data=PUBLIC, folder=folder, **GOAL).close()
     assert chosen == pytest.approx([1, 0.01])
+
+
+def test_without_short_runs_slopes_must_outweigh_curvature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen, gentle = [], measured.Public.gentle
+
+    def with_slope(seen: measured.Public, guess: float, plan: Plan) -> float:
+        seen._slope = seen._slope if slope is None else slope
+        chosen.append(gentle(seen, guess, plan) / guess)
+        return chosen[-1] * guess
+
+    monkeypatch.setattr(measured, "_CHOOSING", 1e-9)
+    monkeypatch.setattr(measured.Public, "gentle", with_slope)
+    for slope in (0.0, None):
+        folder = tmp_path / str(slope)
+        make_private_with_epsilon(model(), losses, PRIVATE, public_data=PUBLIC, folder=folder, **GOAL).close()
+    assert chosen[0] == pytest.approx(1e-3)
+    assert chosen[1] > 1e-2
 
 
 def test_no_step_size_is_chosen_that_makes_losses_far_larger(

@@ -54,7 +54,7 @@ def fed(of: Plan, slope: float, slowed: float = 1.0, **named: Any) -> Descent:
 @pytest.mark.parametrize(
     ("share", "slowed", "word", "told"),
     [
-        (0.02, 1.0, "stands still", "multiply step_size by about 50"),
+        (0.02, 1.0, "stands still", "multiply step_size by about 10"),
         (0.5, 1.0, "learns", ""),
         (0.9, 1.0, "learns", ""),
         (7.0, 0.05, "learns", ""),  # fast at first, slow at the end

@@ -406,7 +406,8 @@ def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
         if parameter.requires_grad:
             names[parameter] = min(name, names.get(parameter, name))
     if not names:
-        raise ValueError("module must have a trainable parameter (requires_grad); got none")
+        rule = "module must have a trainable parameter: module.requires_grad_(True) makes all trainable"
+        raise ValueError(f"{rule}, such as those of a merged adapter; got none")
     memory: dict[int, str] = {}
     for parameter, name in names.items():
         _require_supported(name, parameter)
