@@ -116,8 +116,8 @@ class Public:
         differences, self._loss = self._slopes(width, some, 8)
         self.smoothing = width if rule.smoothing else 0.0
         self.norm = float(np.median(np.sqrt(np.mean(differences**2, axis=1))))
-        chance = differences.var(axis=0, ddof=1) / len(differences)  # By how much a mean's square exceeds its slope's
-        self._slope = max(float(np.mean(differences.mean(axis=0) ** 2 - chance)), 0.0)
+        variances = differences.var(axis=0, ddof=1) / len(differences)  # Of each direction's mean over the records
+        self._squared_slope = max(float(np.mean(differences.mean(axis=0) ** 2 - variances)), 0.0)
         flat = f"the losses of half of its records do not change at a smoothing of {width:g}"
         check.precondition(self.norm > 0, f"public_data must show a slope: {flat}")
         self._fit(settings)
@@ -253,7 +253,7 @@ class Public:
             points = [(0, 0.0)] + [(number, side * moved) for number in numbers for side in (1, -1)]
             means = self._evaluation.at(self._weights, points, batch).mean(axis=1)
             lost = float(means[1:].mean() - means[0]) * plan.steps / 3  # Squares of falling step sizes: T/3 of one
-            gained = first * self._slope * plan.steps / 2  # Falling step sizes sum to T/2 of one
+            gained = first * self._squared_slope * plan.steps / 2  # Falling step sizes sum to T/2 of one
             if lost <= min(abs(self._loss) / 4, gained / 2):
                 break
         return factor
@@ -281,8 +281,8 @@ class Public:
         other, found = self._rows[1::2], descent.verdict
         word = found.word if self._loss > 0 else "learns"
         losses = self._losses(other)
-        finite = np.isfinite(losses).all() and (self._loss <= 0 or losses.mean() <= _WORST * self._loss)
-        loss = self._mean(losses) if finite and word != "diverges" else math.inf
+        sound = np.isfinite(losses).all() and (self._loss <= 0 or losses.mean() <= _WORST * self._loss)
+        loss = self._mean(losses) if sound and word != "diverges" else math.inf
         wrong = word in ("diverges", "stands still") and found.descent > found.error
         return loss, min(max(self._loss / found.descent, 1e-3), 1e3) if wrong else 1.0
 

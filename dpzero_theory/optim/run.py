@@ -162,20 +162,20 @@ class Run:
         self._ranks.require_same("weights must be the same", self.weights.fingerprint)
 
     def conclude(self, descent: Descent, *, shown: bool) -> None:
-        """Print the verdict on `descent` to standard error if `shown`, and how the public records' losses have changed
-        if settings="auto" has chosen the settings by public records. If these say that the model is worse, a verdict
-        that it learns is left out."""
-        worse, told, found = "", "", descent.verdict
+        """Print to standard error how the run has ended: if `shown`, the verdict on `descent`, which holds the run's
+        steps, and the losses of public records before and after it, if settings="auto" chose the settings by them.
+        If these say that the model is worse, the verdict "learns" is left out."""
+        lines, found = [], descent.verdict
         if self.public is not None:
             losses, before = self.public
             after = losses()
-            lower, means = float((after < before).mean()), (float(before.mean()), float(after.mean()))
-            worse = "" if means[1] <= means[0] or lower > 0.5 else ", so this run has made the model worse"
-            told = f"mean loss of public records: {means[0]:.4g} before, {means[1]:.4g} after"
-            told = f"{told}, lower for {lower:.0%} of them{worse}\n"
-        if shown and not (worse and found.word == "learns"):
-            told = f"{found}\n{told}"
-        print(told, end="", file=sys.stderr)
+            lower = float((after < before).mean())
+            worse = not after.mean() <= before.mean() and lower <= 0.5  # A mean of NaN is worse
+            shown = shown and not (worse and found.word == "learns")
+            means = f"{before.mean():.4g} before, {after.mean():.4g} after, lower for {lower:.0%} of them"
+            lines = [f"mean loss of public records: {means}{', so this run has made the model worse' * worse}"]
+        for line in [str(found)] * shown + lines:
+            print(line, file=sys.stderr)
 
     def _guess(self, loss_at_start: float | None) -> float:
         if loss_at_start is not None:

@@ -140,7 +140,7 @@ class Descent:
             return Verdict("diverges", found, error, rule)
         if found + error < _STILL * start:
             more = "raise step_size"
-            if found > error:  # A larger factor would rely on a straight line far beyond where the run has been
+            if found > error:  # The descent is a first-order estimate, which holds for small steps
                 more = f"multiply step_size by about {_short(min(start / found, 10))}"
             return Verdict("stands still", found, error, f"{more}, or make more steps")
         if found < error:

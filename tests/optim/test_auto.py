@@ -262,7 +262,7 @@ def test_without_short_runs_slopes_must_outweigh_curvature(tmp_path: Path, monke
     chosen, gentle = [], measured.Public.gentle
 
     def with_slope(seen: measured.Public, guess: float, plan: Plan) -> float:
-        seen._slope = seen._slope if slope is None else slope
+        seen._squared_slope = seen._squared_slope if slope is None else slope
         chosen.append(gentle(seen, guess, plan) / guess)
         return chosen[-1] * guess
 

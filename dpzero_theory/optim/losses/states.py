@@ -44,7 +44,7 @@ class _Cut(NamedTuple):
     argument: bool
     tensor: Any
     version: Any  # torch's count of in-place writes to it by then
-    before: list[tuple[nn.Module, Any]]  # the frozen modules that have returned by then, with what they have returned
+    before: list[tuple[nn.Module, Any]]  # the outermost frozen modules that have returned by then, and their results
 
 
 class _Reached(Exception):
@@ -71,7 +71,8 @@ def _cuts(weights: Weights, losses: Losses, batch: Any) -> list[_Cut]:
 
     def called(part: nn.Module, _: Any, result: Any) -> None:
         if _size(part) and early(part, trained=False):
-            returned.append((part, result))
+            inner = set(part.modules())  # Only the outermost module need return zeros
+            returned[:] = [(part, result), *(pair for pair in returned if pair[0] not in inner)]
             results.append(_Cut(part, False, result, getattr(result, "_version", None), returned[:]))
 
     with ExitStack() as stack:
@@ -85,7 +86,9 @@ def _cuts(weights: Weights, losses: Losses, batch: Any) -> list[_Cut]:
         whole = isinstance(cut.tensor, Tensor) and cut.tensor._version == cut.version and counted[cut.module] == 1
         return whole and _size(*(part for part, _ in cut.before)) >= _WORTHWHILE * _size(weights.module)
 
-    return [*filter(possible, reversed(arguments)), *[*filter(possible, results)][-1:]]
+    found = [*filter(possible, reversed(arguments)), *[*filter(possible, results)][-1:]]
+    # The activations of this pass are not kept for the run. Tensors on the device meta have no entries.
+    return [cut._replace(tensor=None, before=_pytree.tree_map_only(Tensor, _meta, cut.before)) for cut in found]
 
 
 # The losses with a cut. `collate` and `losses` replace `join` (a function from a list of records to a batch) and the
@@ -219,7 +222,7 @@ def with_states(
         try:
             for cut in [] if weights.collective else _cuts(weights, losses, join(records[:1])):
                 frozen = _Frozen(weights, losses, join, math.ldexp(gigabytes, 30), cut)
-                with suppress(Exception):  # The model may not run with zeros
+                with suppress(Exception):  # A model may fail where a module returns zeros
                     if frozen.alike(records[:1]) and frozen.alike(records):  # One record refuses most cuts
                         weights.guarded = False
                         return wraps(losses)(partial(frozen.losses)), frozen.collate
@@ -232,15 +235,20 @@ def _first(args: Any, named: Any) -> Any:
     return args[0] if args else next(iter(named.values()), None)
 
 
+def _meta(tensor: Tensor) -> Tensor:
+    return torch.empty_like(tensor, device="meta")
+
+
 def _zeros(result: Any, *args: Any, **named: Any) -> Any:
-    # Returns zeros of the form of `result`, which a module has returned for another batch, with the first axes of the
-    # first argument
+    # Returns zeros in place of `result`, what a module returned for another batch. Of a tensor, dtype, number of axes
+    # and last axis are those of `result`. The other axes are those of the first argument, so the batch's.
     given = _first(args, named)
 
     def like(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor) or not leaf.ndim:
             return leaf
-        return leaf.new_zeros(()).expand(*given.shape[: leaf.ndim - 1], leaf.shape[-1])  # Takes no memory
+        zero = given.new_zeros((), dtype=leaf.dtype)
+        return zero.expand(*given.shape[: leaf.ndim - 1], leaf.shape[-1])  # Takes no memory
 
     return _pytree.tree_map(like, result)
 

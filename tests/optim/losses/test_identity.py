@@ -1,5 +1,7 @@
 import functools
+import hmac
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from dpzero_theory.optim.losses.identity import of_losses, of_records, shared
+from dpzero_theory.optim.losses.identity import of_all, of_losses, of_records, shared
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
 from tests import forks
@@ -90,6 +92,14 @@ def test_of_what_reads_differently_each_time_or_cannot_be_pickled_the_number_cou
 
     assert of_records(Random([0]), KEY) == of_records(Rows([lambda: 0]), KEY) != of_records(Random([0, 0]), KEY)
     assert of_records(Random([0]), KEY) not in (of_records(Random([0]), os.urandom(32)), of_records(Rows([0]), KEY))
+
+
+def test_token_ids_have_the_digest_of_their_pickles() -> None:
+    """A run that began before token ids were digested faster can be resumed."""
+    ids = [0, 7, 7, -1, 2**40]
+    texts = [pickle.dumps(number, protocol=4) for number in ids]
+    whole = b"5 " + b"".join(b"%d %b" % (len(text), text) for text in texts)
+    assert of_all([ids], KEY) == hmac.new(KEY, whole, "sha256").hexdigest()
 
 
 def test_the_digest_is_the_same_in_another_process() -> None:

@@ -193,7 +193,8 @@ class _Around(nn.Module):
 
 @pytest.mark.parametrize("skips", [False, True])
 def test_layers_below_a_module_that_is_trained_in_part(skips: bool) -> None:
-    """What the first trained layer takes is kept, unless what is below is read in another place too."""
+    """The tensor that the trained layer takes is kept. If the losses also depend on the frozen layers in another way,
+    here through a skip connection around them, it is what the module with both takes."""
     torch.manual_seed(0)
     model = nn.Sequential(Block().requires_grad_(False), _Around(skips=skips))
     found, join = with_states(model, losses, data(), None, 2.0)
@@ -245,7 +246,7 @@ def test_texts_of_several_lengths() -> None:
     bert = transformers.BertForMaskedLM(transformers.BertConfig(num_hidden_layers=3, **sizes))
     records = [torch.randint(1, 50, (size,)).tolist() for size in (3, 7, 5, 4, 6)]
     two, last = llama.model.layers[2], bert.bert.encoder.layer[2]
-    for model, trained, at in (
+    for model, trained, taker in (
         (llama, llama.model.norm, llama.model.norm), (llama, two.mlp, two), (llama, two.self_attn.v_proj, two),
         (bert, last, last.attention), (bert, last.output.LayerNorm, last.output.LayerNorm),
     ):  # fmt: skip
@@ -253,7 +254,7 @@ def test_texts_of_several_lengths() -> None:
         trained.requires_grad_(True)
         found, join = with_states(model, losses_for(model), records, padded, 2.0)
         assert join is not None
-        assert join.__self__._cut.module is at  # type: ignore[attr-defined]
+        assert join.__self__._cut.module is taker  # type: ignore[attr-defined]
         torch.testing.assert_close(found(model, join(records)), losses_for(model)(model, padded(records)))
 
     def pairs(numbers: Sequence[int]) -> dict[str, Tensor]:
