@@ -150,7 +150,7 @@ def choose(
         if isinstance(seen, Public):
             tried = seen.factor(factor, plan, lambda steps: _plan(n, settings, steps=steps))
             if tried is None:
-                how += " (no time for short runs: the step size is one whose curvature takes little on them)"
+                how += " (no time for short runs: the step size is safe on them rather than good)"
             elif not seen.gained:
                 how += " (no short run lowers the loss of the others: the run may do harm)"
             factor = tried or seen.gentle(factor, plan)

@@ -382,6 +382,8 @@ def _chosen(
         micro_batch, memory = given.get("micro_batch", 64), given.get("states_memory", 2.0)
         records, asked, join, _ = _evaluated(module, public_data, losses, collate, micro_batch, memory)
         public = asked, records, join
+    if public and not (resumed or watched()):  # A terminal or a notebook shows a bar
+        print(f"# choosing settings from {len(records):,} public records", file=sys.stderr, flush=True)
     found, program, seen = choose(module, len(data), given, public, narrowed=narrowed)
     if not resumed:
         more = "" if collate is None else "collate=collate, "

@@ -80,7 +80,11 @@ def test_private_records_are_only_compared_before_the_choice_is_printed(
             module, losses, Unread(public is not None), folder=tmp_path / "run", public_data=public, **GOAL
         )
     said = capsys.readouterr().err
-    assert said.startswith("# settings='auto', " + ("from 60 public records" if public else "without public records"))
+    found, choosing = "without public records", ""
+    if public:
+        found = "from 60 public records"
+        choosing = f"# choosing settings {found}\n"
+    assert said.startswith(f"{choosing}# settings='auto', {found}")
     assert re.search(r" of 100 records, about [0-9.]+ s; ", said)
     assert re.search(r"GiB.*; the same again:\n", said)
     assert "step_size=lambda step: " in said

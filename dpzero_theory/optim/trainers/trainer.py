@@ -20,6 +20,7 @@ out, since its file `data.key` is secret.
 import math
 import os
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
@@ -378,7 +379,9 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
                 self.control = handler.on_epoch_end(self.args, state, self.control)
                 self._report(record, ignored)
         if self.is_world_process_zero():
-            self.run.conclude(descent, shown=not self.args.disable_tqdm)
+            shown = not self.args.disable_tqdm
+            print(end="\n" * shown, file=sys.stderr)  # Ends the line of the progress bar
+            self.run.conclude(descent, shown=shown)
         self._load_best()
         self.control = handler.on_train_end(self.args, state, self.control)
         self._finish_current_push()
