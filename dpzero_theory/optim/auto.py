@@ -219,7 +219,7 @@ def _program(
     minutes = again + once
     takes = f"{short(minutes, 2):,g} min" if minutes >= 1 else f"{short(60 * minutes, 2):g} s"
     fits = max(1, round(plan.expected_batch * _RUN / minutes))
-    longer = f"# this is long: expected_batch={fits} would take {_RUN:g} minutes, fewer steps= less; both learn less\n"
+    longer = f"# this is long: expected_batch={fits} takes {_RUN:g} minutes, or make fewer steps; both learn less\n"
     return (
         f"# settings='auto', {how}, {plan.steps:,} steps of {points} evaluations of {plan.expected_batch:,.0f} records,"
         f" about {takes}{seen.said}; the same again:\n"

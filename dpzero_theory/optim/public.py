@@ -117,7 +117,7 @@ class Public:
         differences, self._loss = self._slopes(width, some, 8)
         self.smoothing = width if rule.smoothing else 0.0
         self.norm = float(np.median(np.sqrt(np.mean(differences**2, axis=1))))
-        variances = differences.var(axis=0, ddof=1) / len(differences)  # Of each direction's mean over the records
+        variances = differences.var(axis=0, ddof=1) / len(differences)  # Of the means over the records, one a direction
         self._squared_mean = float(np.mean(differences.mean(axis=0) ** 2))
         self._squared_slope = max(self._squared_mean - float(np.mean(variances)), 0.0)
         flat = f"the losses of half of its records do not change at a smoothing of {width:g}"
@@ -241,7 +241,7 @@ class Public:
         norm is the median norm of a record's gradient, and T the plan's number of steps. f is the largest of guess > 0,
         guess/sqrt(10), ..., guess/1000 for which the curvature of the mean loss L raises it, over all steps, by at most
         |L|/4 and by at most half of what the slopes lower it, or guess/1000. It is searched by bisection: a smaller f
-        is taken to lose less. For at most three f, 16 public records are evaluated at 9 points.
+        is taken to lose less. For at most three f, 16 public records are evaluated at the weights and 8 shifted ones.
         """
         batch = self._evaluation.batch(self._rows[:_LEAST_ROWS])
         released = math.hypot(plan.unit * plan.scale, math.sqrt(self._squared_mean))
@@ -254,8 +254,8 @@ class Public:
             moved = first * released / math.sqrt(plan.directions_per_step)
             points = [(0, 0.0)] + [(number, side * moved) for number in range(4) for side in (1, -1)]
             means = self._evaluation.at(self._weights, points, batch).mean(axis=1)
-            lost = float(means[1:].mean() - means[0]) * plan.steps / 3  # Squares of falling step sizes: T/3 of one
-            gained = first * self._squared_slope * plan.steps / 2  # Falling step sizes sum to T/2 of one
+            lost = float(means[1:].mean() - means[0]) * plan.steps / 3  # Sum of squares: T/3 times the first's
+            gained = first * self._squared_slope * plan.steps / 2  # Sum of step sizes: T/2 times the first
             return lost <= min(abs(self._loss) / 4, gained / 2)
 
         return factors[bisect_left(factors[:-1], True, key=suits)]

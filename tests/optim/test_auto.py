@@ -192,6 +192,7 @@ def test_without_public_records_a_run_of_ten_minutes_is_chosen_if_there_is_one(
 def test_the_page_on_settings_has_what_is_chosen() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "howto" / "settings.md").read_text()
     assert "**A run of at most ten minutes** is chosen if there is one: 1,000 steps, else 250, 62, then" in page
+    assert f"batches of n/64 or n/256 records where these are at least {auto._MANY}, then" in page
     assert f"then {auto._FEW_DIRECTIONS} directions" in page
     assert f"for records of {auto._TOKENS} tokens" in page
     assert (auto._RUN, measured._MOST) == (10, 256)

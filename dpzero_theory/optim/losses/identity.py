@@ -168,7 +168,7 @@ def _bytes(value: Any) -> Iterator[bytes]:
         yield from _bytes(sorted(value, key=repr))
     elif isinstance(value, (list, tuple)):
         yield f"{len(value)} ".encode()
-        if all(type(part) is int for part in value):  # such as token ids: the same bytes, made faster
+        if all(type(part) is int for part in value):  # Token ids, for example: the same bytes, but faster
             yield b"".join(map(_of_int, value))
         else:
             for part in value:

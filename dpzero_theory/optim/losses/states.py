@@ -222,7 +222,7 @@ def with_states(
         try:
             for cut in [] if weights.collective else _cuts(weights, losses, join(records[:1])):
                 frozen = _Frozen(weights, losses, join, math.ldexp(gigabytes, 30), cut)
-                with suppress(Exception):  # A model may fail where a module returns zeros
+                with suppress(Exception):  # Some models cannot run if a part of them returns zeros
                     if frozen.alike(records[:1]) and frozen.alike(records):  # One record refuses most cuts
                         weights.guarded = False
                         return wraps(losses)(partial(frozen.losses)), frozen.collate
@@ -240,8 +240,9 @@ def _meta(tensor: Tensor) -> Tensor:
 
 
 def _zeros(result: Any, *args: Any, **named: Any) -> Any:
-    # Returns zeros in place of `result`, what a module returned for another batch. Of a tensor, dtype, number of axes
-    # and last axis are those of `result`. The other axes are those of the first argument, so the batch's.
+    # Stands in for the forward pass of a frozen module and returns zeros. Each tensor of `result`, what the module has
+    # returned for one record, gives the dtype, the number of axes and the length of the last axis. The other lengths
+    # are those of the module's first argument, which has the records of the present batch.
     given = _first(args, named)
 
     def like(leaf: Any) -> Any:

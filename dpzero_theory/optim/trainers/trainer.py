@@ -380,7 +380,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
                 self._report(record, ignored)
         if self.is_world_process_zero():
             shown = not self.args.disable_tqdm
-            print(end="\n" * shown, file=sys.stderr)  # Ends the line of the progress bar
+            if shown:
+                print(file=sys.stderr)  # Ends the line of the progress bar
             self.run.conclude(descent, shown=shown)
         self._load_best()
         self.control = handler.on_train_end(self.args, state, self.control)
